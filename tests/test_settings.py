@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
+from indelible.files.protocol import FileLimits
+from indelible.loop import RetryPolicy, TurnOptions
 from indelible.settings import ENV_PREFIX, FILE, BadSettings, Settings, describe_allowed, load_settings
+from indelible.store.journal.writer import Journal
+from indelible.store.limits import StoreLimits
+from indelible.store.sql_store import LEASE_TIMEOUT_S
+from indelible.tools.run import ToolLimits
 
 DOCS = Path(__file__).parent.parent / "docs" / "settings.md"
 UNITS_OR_COUNTS = re.compile(
@@ -47,6 +54,10 @@ WITHOUT_UNIT = {
     "debug",
 }
 ADDRESSES_AND_KEYS = {f"{name}_{what}" for name in ("anthropic", "openai") for what in ("api_key", "base_url")}
+
+
+def find_default(made: type, argument: str) -> object:
+    return inspect.signature(made).parameters[argument].default
 
 
 @pytest.fixture(autouse=True)
@@ -161,6 +172,41 @@ def test_none_as_an_argument_means_not_given(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("INDELIBLE_MODEL", "from-the-environment")
 
     assert load_settings(model=None).model == "from-the-environment"
+
+
+DEFAULTS_BELOW: dict[str, object] = {
+    "queue_max": StoreLimits().queued,
+    "message_max_bytes": StoreLimits().message_bytes,
+    "system_max_bytes": StoreLimits().system_bytes,
+    "parameters_max_bytes": StoreLimits().parameters_bytes,
+    "tools_max_bytes": StoreLimits().tools_bytes,
+    "tool_result_max_bytes": StoreLimits().tool_result_bytes,
+    "file_max_bytes": FileLimits().file_bytes,
+    "user_max_files": FileLimits().user_files,
+    "user_max_file_bytes": FileLimits().user_bytes,
+    "retry_base_s": RetryPolicy().base_s,
+    "retry_max_delay_s": RetryPolicy().max_delay_s,
+    "retry_after_cap_s": RetryPolicy().retry_after_cap_s,
+    "retry_max_attempts": RetryPolicy().max_attempts,
+    "retry_budget_s": RetryPolicy().budget_s,
+    "tool_concurrency": ToolLimits().concurrency,
+    "tool_timeout_s": ToolLimits().timeout_s,
+    "tool_grace_s": ToolLimits().grace_s,
+    "max_steps": TurnOptions().max_steps,
+    "silence_timeout_s": TurnOptions().silence_timeout_s,
+    "keep_alive_timeout_s": TurnOptions().keep_alive_timeout_s,
+    "reply_max_characters": TurnOptions().reply_max_characters,
+    "journal_interval_s": find_default(Journal, "interval_s"),
+    "journal_flush_max_bytes": find_default(Journal, "flush_bytes"),
+    "journal_max_pending_bytes": find_default(Journal, "limit_bytes"),
+    "lease_timeout_s": LEASE_TIMEOUT_S,
+}
+"""What a part of the product assumes when it is used without settings, as in a test or in somebody's own program."""
+
+
+@pytest.mark.parametrize("name", DEFAULTS_BELOW)
+def test_without_settings_a_part_has_the_default_of_the_setting(name: str) -> None:
+    assert DEFAULTS_BELOW[name] == Settings.model_fields[name].default
 
 
 def test_a_worker_may_miss_a_heartbeat_before_it_is_taken_for_dead() -> None:

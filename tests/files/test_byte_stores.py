@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import stat
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,15 +13,19 @@ import pytest
 from tests.support.s3_server import S3Server
 
 from indelible.errors import Invalid, NotFound, StoreFailed
+from indelible.files import directory_bytes
 from indelible.files.database_bytes import DatabaseBytes
 from indelible.files.directory_bytes import DirectoryBytes
 from indelible.files.place import open_bytes
 from indelible.files.protocol import CHUNK_BYTES, ByteStore
+from indelible.files.s3_bytes import S3Bytes
+from indelible.files.s3_signature import Credentials
 from indelible.ids import new_id
 from indelible.store.database.transaction import Database, Transaction, insert
 from indelible.testing import ManualClock
 
 DATA = bytes(range(256)) * 1024 * 2 + b"the rest"  # two chunks and a bit
+DEADLINE_S = 30
 CHUNKS = [DATA[:CHUNK_BYTES], DATA[CHUNK_BYTES : 2 * CHUNK_BYTES], DATA[2 * CHUNK_BYTES :]]
 RANGES = [(0, None), (0, 10), (CHUNK_BYTES - 1, CHUNK_BYTES + 1), (CHUNK_BYTES, 2 * CHUNK_BYTES), (5, None), (7, 7)]
 
@@ -136,6 +142,66 @@ async def test_a_cancelled_write_ends_before_its_file_is_closed(tmp_path: Path) 
         await writing
     await writer.abort()
     assert (tmp_path / "cd/.file_abcd.part").stat().st_size == CHUNK_BYTES + 3
+
+
+class SlowDisk:
+    """A call that reaches the disk in a thread stands still there until it is released."""
+
+    def __init__(self) -> None:
+        self.has_begun, self.may_end = threading.Event(), threading.Event()
+        self.has_ended = False
+
+    def write(self, chunk: bytes) -> int:
+        self.has_begun.set()
+        assert self.may_end.wait(DEADLINE_S)
+        self.has_ended = True
+        return len(chunk)
+
+
+async def cancel_repeatedly(disk: SlowDisk, writing: asyncio.Task[None]) -> None:
+    assert await asyncio.to_thread(disk.has_begun.wait, DEADLINE_S)
+    for _ in range(3):
+        writing.cancel()
+        await asyncio.wait([writing], timeout=0.01)
+    was_waiting = not writing.done()
+    disk.may_end.set()
+    await asyncio.wait([writing])
+    assert writing.cancelled()
+    assert was_waiting
+
+
+@pytest.mark.parametrize("place", ["directory", "s3"])
+async def test_a_write_that_is_cancelled_repeatedly_ends_before_its_caller(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk()
+    if place == "directory":
+        monkeypatch.setattr(directory_bytes, "_write_all", lambda file, chunk: disk.write(chunk))
+        store: ByteStore = DirectoryBytes(tmp_path)
+    else:
+        monkeypatch.setattr("tempfile.TemporaryFile", lambda: disk)
+        store = S3Bytes("", prefix="", region="", credentials=Credentials("", ""), clock=ManualClock())
+    writer = store.open_writer("file_abcd", "content")
+    await cancel_repeatedly(disk, asyncio.create_task(writer.write(b"rain")))
+    assert disk.has_ended
+
+
+async def test_a_file_whose_first_write_is_cancelled_while_it_is_opened_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, create, opened = SlowDisk(), directory_bytes._create, []
+
+    def create_slowly(path: Path) -> int:
+        disk.write(b"")
+        opened.append(create(path))
+        return opened[0]
+
+    monkeypatch.setattr(directory_bytes, "_create", create_slowly)
+    writer = DirectoryBytes(tmp_path).open_writer("file_abcd", "content")
+    await cancel_repeatedly(disk, asyncio.create_task(writer.write(b"rain")))
+    await writer.abort()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(opened[0])
 
 
 async def test_a_directory_that_cannot_be_made_is_reported(tmp_path: Path) -> None:

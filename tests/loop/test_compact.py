@@ -20,7 +20,7 @@ from tests.support.loop_harness import raise_failure
 from indelible import tool
 from indelible.content import File, Message, Part, Reasoning, Text, ToolCall, ToolResult, encode
 from indelible.errors import ModelFailed
-from indelible.loop import CancelScope, RetryPolicy, TurnInterrupted, TurnShutDown
+from indelible.loop import CancelScope, RetryPolicy, TurnInterrupted, TurnOptions, TurnShutDown
 from indelible.loop.prompt.build import build_prompt, from_newest_compaction
 from indelible.loop.prompt.compact import count_verbatim, make_summary, should_compact, summarise, to_transcript
 from indelible.models import Call, CallOptions, PromptMessage
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = settings(max_examples=count_examples(30))
 
+LIMITS = TurnOptions().reply_limits
 SUMMARY: list[Step] = [parts.text_delta("1", "They spoke of rain."), parts.finish("stop")]
 ANSWER: list[Step] = [parts.text_delta("1", "Dry."), parts.finish("stop")]
 ASK: list[Step] = [parts.tool_call("c1", "weather", '{"city": "Oslo"}'), parts.finish("tool_calls")]
@@ -95,7 +96,7 @@ LONG = [SYSTEM, *OLD, *RECENT]
     ],
 )
 def test_a_conversation_is_due_at_eighty_percent_of_the_window(used: int, limit: int | None, *, due: bool) -> None:
-    assert should_compact(used, limit) is due
+    assert should_compact(used, limit, share=0.8) is due
 
 
 def test_how_full_is_too_full_can_be_chosen() -> None:
@@ -193,7 +194,7 @@ def grow(chat: list[list[Piece]]) -> list[list[Message]]:
 
 def compact(history: list[Message]) -> tuple[Message | None, list[Call]]:
     model = ScriptedModel([SUMMARY])
-    return asyncio.run(summarise(model, history, scope=CancelScope(), clock=ManualClock())), model.calls
+    return asyncio.run(summarise(model, history, scope=CancelScope(), clock=ManualClock(), limits=LIMITS)), model.calls
 
 
 @EXAMPLES
@@ -278,7 +279,9 @@ def test_a_request_that_only_the_first_summary_holds_survives_the_second() -> No
 
 
 async def ask_for_summary(history: list[Message], model: ScriptedModel | None = None) -> Message | None:
-    return await summarise(model or ScriptedModel([SUMMARY]), history, scope=CancelScope(), clock=ManualClock())
+    return await summarise(
+        model or ScriptedModel([SUMMARY]), history, scope=CancelScope(), clock=ManualClock(), limits=LIMITS
+    )
 
 
 async def test_a_summary_is_a_message_that_only_the_model_sees() -> None:
@@ -320,7 +323,7 @@ async def test_what_no_model_sees_is_no_reason_for_a_summary() -> None:
 async def test_a_transcript_that_is_too_long_itself_is_cut_in_the_middle() -> None:
     model = ScriptedModel([SUMMARY])
     history = [say("user", "Begin. " + "x" * 200_000 + " End."), *RECENT]
-    await summarise(model, history, scope=CancelScope(), clock=ManualClock(), context_limit=8192)
+    await summarise(model, history, scope=CancelScope(), clock=ManualClock(), limits=LIMITS, context_limit=8192)
     transcript = read(model.calls[0].messages)[1][1]
     assert len(transcript.encode()) <= 16 * 1024
     assert "Begin." in transcript
@@ -562,6 +565,18 @@ async def test_a_summariser_that_falls_silent_is_terminal_with_the_original_fail
     with pytest.raises(ModelFailed) as caught:
         await raise_failure(task)
     assert caught.value is first
+
+
+async def test_a_summary_without_an_end_is_ended_at_the_limit_of_a_reply(harness: LoopHarness) -> None:
+    async def ramble(call: Call) -> AsyncIterator[Part]:
+        while True:
+            yield parts.text_delta("1", "word " * 100)
+
+    model = ScriptedModel([overflow(), ramble, [parts.text_delta("1", "Yes."), parts.finish()]])
+    summaries: list[Message] = []
+    await harness.start(model, messages=LONG, reply_max_characters=1000, keep_summary=summaries.append)
+    [summary] = summaries
+    assert 1000 <= summary.text.count("word ") * 5 <= 1500
 
 
 async def stop_while_summarising(harness: LoopHarness, stop: Callable[[], None], first: Script) -> Any:

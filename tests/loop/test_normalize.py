@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.thinking import split_thinking
 
 from indelible.content import (
     Block,
@@ -42,7 +43,6 @@ from indelible.content.assemble import assemble
 from indelible.content.unicode import clean_text
 from indelible.errors import ModelFailed
 from indelible.loop.normalize import Normalizer
-from indelible.loop.thinking.splitter import split_thinking
 from indelible.testing import ManualClock
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.support.examples import count_examples, is_thorough
+from tests.support.thinking import split_thinking
 
 from indelible.loop.thinking.markdown import QUOTE_REACH_CHARS
-from indelible.loop.thinking.splitter import Segment, SplitterState, ThinkingSplitter, split_thinking
+from indelible.loop.thinking.splitter import Segment, SplitterState, ThinkingSplitter
 from indelible.loop.thinking.tags import MAX_MARK_CHARS, Section, find_target, may_become_mark, read_mark
 
 many_examples = settings(max_examples=count_examples(50))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.loop_harness import run_turn
+from tests.support.thinking import split_thinking
 
 from indelible import tool
 from indelible.content import Block, Message, Part, Reasoning, ReasoningDelta, Text, TextDelta, ToolCall
@@ -19,7 +20,6 @@ from indelible.content.assemble import assemble, finalize
 from indelible.errors import Interrupted, ModelFailed
 from indelible.loop import CancelScope, FinishedStep, TurnInterrupted
 from indelible.loop.prompt.build import CUT_REMARK, build_prompt
-from indelible.loop.thinking.splitter import split_thinking
 from indelible.models import Call, CallOptions
 from indelible.models.protocol import ModelTraits
 from indelible.testing import ManualClock, ScriptedModel, parts

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from indelible.errors import ChatNotFound, IndelibleError, Interrupted, LeaseLost, NotAllowed
-from indelible.machine import TABLE, CommandName, Decision, Snapshot, State, commands, decide, is_legal
+from indelible.machine import TABLE, CommandName, Decision, Snapshot, State, commands, decide
 from indelible.machine.commands import Command
 from indelible.machine.states import OpenAttempt, OpenTurn
 
@@ -225,7 +225,7 @@ def parse_row(row: str) -> dict[str, set[str]]:
 def test_a_command_leads_exactly_where_the_table_says(name: CommandName, ways_into: dict[State, list[Way]]) -> None:
     for state in State:
         expected = TABLE[name].get(state, frozenset())
-        stays = {state} if is_legal(name, state) else set()
+        stays = {state} if state in TABLE[name] else set()
         assert find_reached(name, state, ways_into[state]) == (expected or stays), f"{name} in {state}"
 
 
@@ -235,7 +235,7 @@ def find_reached(name: CommandName, state: State, ways: list[Way]) -> set[State]
     for way in ways:
         first = way()
         assert first.state is state
-        if not is_legal(name, state):
+        if state not in TABLE[name]:
             continue
         for index, _ in enumerate(make_commands(name, first.snapshot(), first)):
             chat = way()
@@ -276,7 +276,7 @@ def aim(snapshot: Snapshot, chat: Chat, command: Command) -> Snapshot:
 
 
 def refuse_by_table(name: CommandName, state: State, command: Command) -> type[IndelibleError] | None:
-    if is_legal(name, state):
+    if state in TABLE[name]:
         return None
     if state is State.NONE:
         return LeaseLost if isinstance(command, commands.WorkerCommand) else ChatNotFound

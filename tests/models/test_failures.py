@@ -23,7 +23,6 @@ from indelible.models.failures.classify import (
     classify,
     classify_response,
     filtered,
-    missing_key,
     silence,
     to_error_part,
     truncated,
@@ -327,7 +326,6 @@ def test_the_failures_that_we_find_ourselves() -> None:
         "Nothing arrived for 120 seconds.",
     )
     assert (filtered("openai").kind, filtered("openai").retryable) == ("content_filter", False)
-    assert (missing_key("openai").kind, missing_key("openai").retryable) == ("missing_key", False)
 
 
 # --- what people see ---------------------------------------------------------------------
@@ -337,7 +335,9 @@ def test_the_message_names_the_provider_what_happened_and_what_to_do() -> None:
     failure = classify_response(provider="anthropic", status=529)
     assert failure.message == ("Anthropic is overloaded (status 529). Retry in a few minutes, or choose another model.")
     assert str(failure) == failure.message
-    assert missing_key("openai").message.startswith("No API key for OpenAI. ")
+    assert classify(RuntimeError("The api_key client option must be set"), provider="openai").message.startswith(
+        "No API key for OpenAI. "
+    )
     assert classify(RuntimeError("x")).message.startswith("The model's provider failed")
     assert classify(RuntimeError("x"), provider="acme").message.startswith("acme failed")
 

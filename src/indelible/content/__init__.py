@@ -16,14 +16,13 @@ from indelible.content.blocks import (
     text_of,
 )
 from indelible.content.messages import (
+    TOOL_NAME,
     Message,
     PartialReason,
     Role,
     ToolSpec,
     Visibility,
     decode_blocks,
-    decode_message,
-    decode_messages,
     decode_part,
     decode_parts,
     encode,
@@ -51,6 +50,7 @@ from indelible.content.parts import (
 )
 
 __all__ = [
+    "TOOL_NAME",
     "Block",
     "File",
     "Finish",
@@ -85,8 +85,6 @@ __all__ = [
     "Value",
     "Visibility",
     "decode_blocks",
-    "decode_message",
-    "decode_messages",
     "decode_part",
     "decode_parts",
     "encode",

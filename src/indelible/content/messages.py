@@ -45,6 +45,10 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return text_of(self.blocks)
 
 
+TOOL_NAME: Final = r"^[A-Za-z0-9_-]{1,64}$"
+"""What every provider takes as the name of a tool."""
+
+
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The description of a tool for a model.
 
@@ -75,5 +79,3 @@ def encode(value: Any) -> bytes:
 decode_part: Final = msgspec.json.Decoder(Part).decode
 decode_parts: Final = msgspec.json.Decoder(list[Part]).decode
 decode_blocks: Final = msgspec.json.Decoder(list[Block]).decode
-decode_message: Final = msgspec.json.Decoder(Message).decode
-decode_messages: Final = msgspec.json.Decoder(list[Message]).decode

@@ -28,7 +28,6 @@ from indelible.content import encode
 from indelible.feed.channel import Spawn
 from indelible.machine.events import EventBody, FeedEvent
 from indelible.notify import Changed, Notifier
-from indelible.store.lists.protocol import ListStore
 from indelible.store.protocol import ChatStore
 from indelible.store.queries.listing import ChatSummary
 
@@ -139,7 +138,6 @@ class ChatLists:
     def __init__(
         self,
         store: ChatStore,
-        lists: ListStore,
         notifier: Notifier,
         *,
         clock: Clock,
@@ -148,7 +146,6 @@ class ChatLists:
         poll_interval_s: float = POLL_INTERVAL_S,
     ) -> None:
         self._store = store
-        self._lists = lists
         self._notifier = notifier
         self._clock = clock
         self._spawn = spawn
@@ -207,7 +204,7 @@ class ChatLists:
             return
         chat_ids = list(changed.chat_ids | changed.for_readers)
         try:
-            found = await self._lists.summaries(chat_ids)
+            found = await self._store.lists.summaries(chat_ids)
         except Exception as error:
             _log.warning("reading changed chats failed; lists are delayed: %r", error)
             return

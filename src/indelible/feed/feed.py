@@ -75,7 +75,7 @@ class Feed:
         self._readers: set[Reader] = set()
         self._tasks: asyncio.TaskGroup | None = None
         self._is_closed = False
-        self._lists = ChatLists(store, store.lists, notifier, clock=clock, spawn=self._spawn)
+        self._lists = ChatLists(store, notifier, clock=clock, spawn=self._spawn)
 
     @asynccontextmanager
     async def open_tab(

@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TypeVar
 
+from indelible.concurrency.tasks import run_to_completion
 from indelible.errors import Invalid, StoredFileNotFound, StoreFailed
-from indelible.files.protocol import CHUNK_BYTES
+from indelible.files.protocol import CHUNK_BYTES, VARIANT_SUFFIX
 from indelible.store.database.tables.enumerations import FilePlace, FileVariant
 
-_SUFFIX: Final[dict[FileVariant, str]] = {"content": "", "preview": ".preview"}
+T = TypeVar("T")
 
 
 class DirectoryBytes:
@@ -59,7 +59,7 @@ class DirectoryBytes:
             yield chunk
 
     async def delete(self, file_id: str) -> None:
-        for variant in _SUFFIX:
+        for variant in VARIANT_SUFFIX:
             path = self._find(file_id, variant)
             await _run(path.unlink, missing_ok=True)
             await _run(_name_unfinished(path).unlink, missing_ok=True)
@@ -68,7 +68,7 @@ class DirectoryBytes:
         pass
 
     def _find(self, file_id: str, variant: FileVariant) -> Path:
-        return self._root / file_id[-2:] / f"{file_id}{_SUFFIX[variant]}"
+        return self._root / file_id[-2:] / f"{file_id}{VARIANT_SUFFIX[variant]}"
 
 
 class DirectoryWriter:
@@ -79,9 +79,7 @@ class DirectoryWriter:
         self._file: int | None = None
 
     async def write(self, chunk: bytes) -> None:
-        if self._file is None:
-            self._file = await _run(_create, _name_unfinished(self._path))
-        await _run(_write_all, self._file, chunk)
+        await _run(self._write, chunk)
 
     async def commit(self) -> None:
         assert self._file is not None
@@ -93,16 +91,17 @@ class DirectoryWriter:
             file, self._file = self._file, None
             await _run(os.close, file)
 
+    def _write(self, chunk: bytes) -> None:
+        if self._file is None:
+            self._file = _create(_name_unfinished(self._path))
+        _write_all(self._file, chunk)
 
-async def _run(do: Any, *given: Any, **named: Any) -> Any:
+
+@run_to_completion
+async def _run(do: Callable[..., T], *given: object, **named: object) -> T:
     """Run in a thread, to its end: a cancelled caller must not close a file that a thread writes to."""
-    running = asyncio.ensure_future(asyncio.to_thread(do, *given, **named))
     try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        with suppress(Exception):
-            await running
-        raise
+        return await asyncio.to_thread(do, *given, **named)
     except FileNotFoundError as error:
         raise StoredFileNotFound from error
     except OSError as error:

@@ -11,7 +11,7 @@ each byte store.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple, Protocol
 
@@ -22,6 +22,14 @@ from indelible.store.database.tables.enumerations import FilePlace, FileVariant
 
 CHUNK_BYTES: Final = 256 * 1024
 """How much of a file is in memory at a time, and in one row of the database."""
+VARIANT_SUFFIX: Final[dict[FileVariant, str]] = {"content": "", "preview": ".preview"}
+"""How the names of a file's bytes end, where bytes have names: in a directory and in S3."""
+
+
+def split_chunks(data: bytes) -> Iterator[bytes]:
+    """The same bytes in chunks of `CHUNK_BYTES`, the last one perhaps smaller."""
+    for start in range(0, len(data), CHUNK_BYTES):
+        yield data[start : start + CHUNK_BYTES]
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,21 +16,21 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeVar
 
 import aiohttp
 from yarl import URL
 
 from indelible.clock import Clock
-from indelible.concurrency.tasks import Backoff
+from indelible.concurrency.tasks import Backoff, run_to_completion
 from indelible.errors import NotFound, StoredFileNotFound, StoreFailed
-from indelible.files.protocol import CHUNK_BYTES
+from indelible.files.protocol import CHUNK_BYTES, VARIANT_SUFFIX
 from indelible.files.s3_signature import EMPTY_SHA256, Credentials, escape_path, sign
 from indelible.store.database.tables.enumerations import FilePlace, FileVariant
 
-_SUFFIX: Final[dict[FileVariant, str]] = {"content": "", "preview": ".preview"}
+T = TypeVar("T")
 _ATTEMPTS: Final = 3
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=60)
 
@@ -71,7 +71,7 @@ class S3Bytes:
                 ) from error
 
     async def delete(self, file_id: str) -> None:
-        for variant in _SUFFIX:
+        for variant in VARIANT_SUFFIX:
             try:
                 async with self._request("DELETE", file_id, variant):
                     pass
@@ -99,7 +99,7 @@ class S3Bytes:
         file: IO[bytes] | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """One request, repeated while the storage fails for the moment; its response is a success."""
-        key = "/".join(filter(None, (self._prefix, f"{file_id}{_SUFFIX[variant]}")))
+        key = "/".join(filter(None, (self._prefix, f"{file_id}{VARIANT_SUFFIX[variant]}")))
         response = await self._send_again(method, f"{self._address}/{key}", headers or {}, sha256, file)
         try:
             yield response
@@ -151,11 +151,9 @@ class S3Writer:
         self._size = 0
 
     async def write(self, chunk: bytes) -> None:
-        if self._file is None:
-            self._file = await asyncio.to_thread(tempfile.TemporaryFile)
         self._hash.update(chunk)
         self._size += len(chunk)
-        await _run_in_thread(self._file.write, chunk)
+        await _run(self._write, chunk)
 
     async def commit(self) -> None:
         assert self._file is not None
@@ -166,22 +164,24 @@ class S3Writer:
     async def abort(self) -> None:
         if self._file is not None:
             file, self._file = self._file, None
-            await _run_in_thread(file.close)
+            await _run(file.close)
+
+    def _write(self, chunk: bytes) -> None:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `abort`)
+        self._file.write(chunk)
 
 
-async def _run_in_thread(do: Any, *given: Any) -> Any:
-    """To its end, so that no file is closed while a thread uses it."""
-    running = asyncio.ensure_future(asyncio.to_thread(do, *given))
+@run_to_completion
+async def _run(do: Callable[..., T], *given: object) -> T:
+    """Run in a thread, to its end, so that no file is closed while a thread uses it."""
     try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait([running])
-        raise
+        return await asyncio.to_thread(do, *given)
     except OSError as error:
         raise StoreFailed(f"The temporary file of an upload could not be written: {error.strerror}.") from error
 
 
 async def _read_file(file: IO[bytes]) -> AsyncIterator[bytes]:
-    await _run_in_thread(file.seek, 0)
-    while chunk := await _run_in_thread(file.read, CHUNK_BYTES):
+    await _run(file.seek, 0)
+    while chunk := await _run(file.read, CHUNK_BYTES):
         yield chunk

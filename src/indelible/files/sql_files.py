@@ -41,7 +41,7 @@ from indelible.errors import (
 )
 from indelible.files.images import Size, find_size, make_preview
 from indelible.files.media_types import clean_name, find_media_type, is_allowed
-from indelible.files.protocol import CHUNK_BYTES, ByteStore, ByteWriter, FileLimits, StoredFile, UploadKey
+from indelible.files.protocol import CHUNK_BYTES, ByteStore, ByteWriter, FileLimits, StoredFile, UploadKey, split_chunks
 from indelible.ids import is_id, new_id
 from indelible.store.commands.idempotency import Request, StoredResponse, claim, find_response, settle
 from indelible.store.database.transaction import Database, Row, Transaction, insert, to_time, update
@@ -98,15 +98,10 @@ class SqlFiles:
     """Implements `FileStore`. `bytes_stores` are by place; new files go to the first. `on_left()` wakes the sweep."""
 
     def __init__(
-        self,
-        database: Database,
-        bytes_stores: Sequence[ByteStore],
-        *,
-        limits: FileLimits | None = None,
-        on_left: Callable[[], object] | None = None,
+        self, database: Database, bytes_stores: Sequence[ByteStore], *, limits: FileLimits | None = None
     ) -> None:
         self.limits = limits or FileLimits()
-        self.on_left = on_left
+        self.on_left: Callable[[], object] | None = None
         self._database = database
         self._new = bytes_stores[0]
         self._one_preview = asyncio.Lock()
@@ -314,8 +309,8 @@ class SqlFiles:
             return
         writer = store.open_writer(file_id, "preview")
         try:
-            for start in range(0, len(preview), CHUNK_BYTES):
-                await writer.write(preview[start : start + CHUNK_BYTES])
+            for chunk in split_chunks(preview):
+                await writer.write(chunk)
             await writer.commit()
         except BaseException:
             await writer.abort()

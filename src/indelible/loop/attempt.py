@@ -22,6 +22,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from datetime import datetime
 from typing import Any, Final
 
+import msgspec
+
 from indelible.clock import Clock, Timer
 from indelible.concurrency.scope import CancelScope, Cause
 from indelible.concurrency.tasks import GracefulTask, wait_uncancelled
@@ -40,14 +42,16 @@ _PARTS_PER_SAMPLE: Final = 16
 _PARTS_BETWEEN_PAUSES: Final = 64
 """A model that never awaits must not starve other tasks, or a stop."""
 
-KEEP_ALIVE_TIMEOUT_S: Final = 1800.0
-MAX_CHARACTERS: Final = 4_000_000
-
 Publish = Callable[[Part], Awaitable[None] | None]
 
 
-def publish_to_nobody(part: Part) -> None:
-    """For callers that need no parts."""
+class ReplyLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a model may send nothing, or only keep-alives, how much it may send, and how long a stop may take."""
+
+    silence_timeout_s: float
+    keep_alive_timeout_s: float
+    max_characters: int
+    grace_s: float
 
 
 class AdoptedAttempt:
@@ -74,11 +78,8 @@ class Attempt:
         scope: CancelScope,
         normalizer: Normalizer,
         publish: Publish,
-        silence_timeout_s: float,
-        grace_s: float,
+        limits: ReplyLimits,
         clock: Clock,
-        keep_alive_timeout_s: float = KEEP_ALIVE_TIMEOUT_S,
-        max_characters: int = MAX_CHARACTERS,
     ) -> None:
         self.assembler = PartAssembler()
         self.started_at: Final[datetime] = clock.now()
@@ -89,10 +90,8 @@ class Attempt:
         self._turn_scope = scope
         self._normalizer = normalizer
         self._publish = publish
-        self._silence_timeout_s = silence_timeout_s
-        self._keep_alive_timeout_s = keep_alive_timeout_s
-        self._characters_left = max_characters
-        self._grace_s = grace_s
+        self._limits = limits
+        self._characters_left = limits.max_characters
         self._clock = clock
         self._reading = False
         self._stopping = False
@@ -111,11 +110,11 @@ class Attempt:
             self._task = GracefulTask(
                 self._read(),
                 name=f"reading {self._model.provider}:{self._model.name}",
-                grace_s=self._grace_s,
+                grace_s=self._limits.grace_s,
                 clock=self._clock,
             )
             forget = self._scope.on_cancel(self._stop)
-            self._silence = self._clock.call_later(self._silence_timeout_s, self._check_silence)
+            self._silence = self._clock.call_later(self._limits.silence_timeout_s, self._check_silence)
             try:
                 await self._task.wait(self._turn_scope)
             except asyncio.CancelledError:
@@ -143,7 +142,7 @@ class Attempt:
     def _read_failure(self, cause: Cause | None) -> ModelFailed:
         provider = self._model.provider
         if cause is Cause.SILENT:
-            return silence(provider, self._silence_timeout_s)
+            return silence(provider, self._limits.silence_timeout_s)
         if self._answer is None:
             return truncated(provider)
         failure = classify(self._answer, provider=provider, now=self._clock.now())
@@ -226,7 +225,7 @@ class Attempt:
 
     def _note_alive(self) -> tuple[Part, ...]:
         """A model may think for a long time, but not forever."""
-        if self._clock.monotonic() - self._last_part_s > self._keep_alive_timeout_s:
+        if self._clock.monotonic() - self._last_part_s > self._limits.keep_alive_timeout_s:
             self._scope.cancel(Cause.SILENT)
         return ()
 
@@ -269,7 +268,7 @@ class Attempt:
         return True
 
     def _check_silence(self) -> None:
-        rest_s = self._silence_timeout_s
+        rest_s = self._limits.silence_timeout_s
         if self._reading:
             rest_s -= self._clock.monotonic() - self._read_since_s
         if rest_s <= 0:

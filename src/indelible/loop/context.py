@@ -153,8 +153,7 @@ class Context:
             scope=self._scope,
             clock=options.clock,
             context_limit=setup.context_limit,
-            silence_timeout_s=options.silence_timeout_s,
-            grace_s=options.tool_limits.grace_s,
+            limits=options.reply_limits,
         )
 
 

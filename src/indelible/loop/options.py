@@ -14,6 +14,7 @@ import msgspec
 
 from indelible.clock import Clock, SystemClock
 from indelible.content import Message, Part
+from indelible.loop.attempt import ReplyLimits
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.models.protocol import CallOptions
 from indelible.models.retry import RetryPolicy
@@ -80,3 +81,13 @@ class TurnOptions(msgspec.Struct, frozen=True, kw_only=True):
             given = getattr(self, name)
             if isinstance(given, str):
                 raise TypeError(f"TurnOptions takes a list for {name}: {name}=[{given!r}]")
+
+    @property
+    def reply_limits(self) -> ReplyLimits:
+        """The limits of every model call of the turn, those for a summary included."""
+        return ReplyLimits(
+            silence_timeout_s=self.silence_timeout_s,
+            keep_alive_timeout_s=self.keep_alive_timeout_s,
+            max_characters=self.reply_max_characters,
+            grace_s=self.tool_limits.grace_s,
+        )

@@ -23,7 +23,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from indelible.content import Block, FinishReason, Message, Metadata, PartialReason, ToolCall, Usage
+from indelible.content import Block, FinishReason, Message, PartialReason, ToolCall, Usage
 from indelible.content.assemble import PartAssembler, conclude, to_messages
 
 TurnReason = Literal["stop", "length", "content_filter", "max_steps", "stop_after", "client_tools"]
@@ -55,7 +55,6 @@ class FinishedStep(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime | None = None
     first_part_s: float | None = None
     ended_at: datetime | None = None
-    metadata: Metadata | None = None
     assembler: PartAssembler | None = None
 
     def messages(self) -> list[Message]:

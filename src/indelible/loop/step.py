@@ -74,7 +74,6 @@ class Step:
             started_at=self.attempt.started_at,
             first_part_s=self.attempt.first_part_s,
             ended_at=ended_at,
-            metadata=finish.metadata if finish is not None else None,
             assembler=self.assembler,
         )
 

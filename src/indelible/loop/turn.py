@@ -224,10 +224,7 @@ class Turn:
             scope=self._scope,
             normalizer=Normalizer.of(model, clock=options.clock, thinking_state=self._thinking_state),
             publish=self._host.publish,
-            silence_timeout_s=options.silence_timeout_s,
-            keep_alive_timeout_s=options.keep_alive_timeout_s,
-            max_characters=options.reply_max_characters,
-            grace_s=options.tool_limits.grace_s,
+            limits=options.reply_limits,
             clock=options.clock,
         )
         await attempt.run()

@@ -3,6 +3,6 @@
 from indelible.machine.decide import decide
 from indelible.machine.decision import Decision
 from indelible.machine.states import Snapshot, State, Status, state_of
-from indelible.machine.transitions import TABLE, CommandName, is_legal
+from indelible.machine.transitions import TABLE, CommandName
 
-__all__ = ["TABLE", "CommandName", "Decision", "Snapshot", "State", "Status", "decide", "is_legal", "state_of"]
+__all__ = ["TABLE", "CommandName", "Decision", "Snapshot", "State", "Status", "decide", "state_of"]

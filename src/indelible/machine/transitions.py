@@ -279,7 +279,3 @@ FACTS: Final[Mapping[CommandName, Mapping[Fact, frozenset[Status]]]] = {
 def find_facts(command: CommandName, status: Status) -> frozenset[Fact]:
     """The facts that `decide` may read for this command in a chat of this status."""
     return frozenset(fact for fact, statuses in FACTS.get(command, {}).items() if status in statuses)
-
-
-def is_legal(command: CommandName, state: State) -> bool:
-    return state in TABLE[command]

@@ -26,7 +26,6 @@ from indelible.content import (
     ReasoningDelta,
     ReasoningEnd,
     ReasoningStart,
-    Text,
     TextDelta,
     TextEnd,
     TextStart,
@@ -35,6 +34,7 @@ from indelible.content import (
     ToolInputEnd,
     ToolInputStart,
     Usage,
+    text_of,
 )
 from indelible.errors import ModelFailed
 from indelible.models.protocol import Call, PromptMessage
@@ -57,7 +57,7 @@ class ProofModel:
         self._on_call(call)
         wish, since = _find_wish(call.messages)
         words = wish.list_words()
-        written = "".join(_read_text(message) for message in since if message.role == "assistant").split()
+        written = "".join(text_of(message.blocks) for message in since if message.role == "assistant").split()
         if written != [word.strip() for word in words[: len(written)]]:
             raise ModelFailed(f"The history claims that the model wrote {written}.", kind="config", retryable=False)
         has_called = any(isinstance(block, ToolCall) for message in since for block in message.blocks)
@@ -115,11 +115,7 @@ async def _think(thoughts: int, pace_s: float) -> AsyncIterator[Part]:
 def _find_wish(messages: Sequence[PromptMessage]) -> tuple[Wish, Sequence[PromptMessage]]:
     """The user's last wish, and what the model has written and called since."""
     for at in reversed(range(len(messages))):
-        wishes = Wish.find_all(_read_text(messages[at])) if messages[at].role == "user" else []
+        wishes = Wish.find_all(text_of(messages[at].blocks)) if messages[at].role == "user" else []
         if wishes:
             return wishes[-1][1], [message for message in messages[at + 1 :] if message.role != "user"]
     raise ModelFailed("The prompt has no wish that this model knows.", kind="config", retryable=False)
-
-
-def _read_text(message: PromptMessage) -> str:
-    return "".join(block.text for block in message.blocks if isinstance(block, Text))

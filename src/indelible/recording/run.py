@@ -157,8 +157,8 @@ class RecordedRun:
             self._publish_step(self._step)
 
     @_best_effort
-    def end_step(self, status: RunStatus, error: str | None = None) -> None:
-        self._close_step(status, error)
+    def end_step(self, status: RunStatus) -> None:
+        self._close_step(status, None)
 
     @_best_effort
     def end(self, status: RunStatus, error: str | None = None) -> None:

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from indelible.content import ToolResult, ToolSpec, encode
+from indelible.content import TOOL_NAME, ToolResult, ToolSpec, encode
 from indelible.service.inputs import ChatChanges, Content, IfBusy, parse_content
 from indelible.store.database.tables.enumerations import DebugMode
-from indelible.store.limits import MAX_DESCRIPTION, MAX_LABEL, MAX_LABELS, MAX_NAME, MAX_TITLE, MAX_TOOLS, TOOL_NAME
+from indelible.store.limits import MAX_DESCRIPTION, MAX_LABEL, MAX_LABELS, MAX_NAME, MAX_TITLE, MAX_TOOLS
 
 ModelName = Annotated[str, Field(max_length=MAX_NAME)]
 Title = Annotated[str, Field(max_length=MAX_TITLE)]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from indelible.errors import Invalid, StoredFileNotFound
-from indelible.files.protocol import CHUNK_BYTES, FileStore, StoredFile, UploadKey
+from indelible.files.protocol import CHUNK_BYTES, FileStore, StoredFile, UploadKey, split_chunks
 from indelible.ids import is_id
 from indelible.service.access.file_access import FileAccess, FileGrant
 from indelible.service.pages import split_page
@@ -148,8 +148,8 @@ class Upload:
 
     async def open_chunks(self) -> AsyncIterator[bytes]:
         if isinstance(self._source, bytes):
-            for start in range(0, len(self._source), CHUNK_BYTES):
-                yield self._source[start : start + CHUNK_BYTES]
+            for chunk in split_chunks(self._source):
+                yield chunk
             return
         path = Path(self._source)
         try:

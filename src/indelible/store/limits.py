@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from indelible.content import ToolSpec, encode
+from indelible.content import TOOL_NAME, ToolSpec, encode
 from indelible.errors import Invalid, TooLarge
 from indelible.store.payloads import ChatPatch, NewChat, Payload, QueuedInput, ToolResultsInput, UserInput
 
@@ -27,8 +27,6 @@ MAX_LABEL: Final = 100
 MAX_TOOLS: Final = 128
 MAX_DESCRIPTION: Final = 10_000
 """The longest description of a tool, in characters."""
-TOOL_NAME: Final = r"^[A-Za-z0-9_-]{1,64}$"
-"""What every provider takes as the name of a tool."""
 
 
 class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,13 +30,13 @@ import re
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, overload
+from typing import Any, Generic, overload
 
 import msgspec
 from typing_extensions import ParamSpec, TypeVar
 
 from indelible.concurrency.scope import CancelScope
-from indelible.content import ToolSpec
+from indelible.content import TOOL_NAME, ToolSpec
 from indelible.tools.docstring import split_docstring
 from indelible.tools.output import render_output
 from indelible.tools.schema import Arguments, BadArguments, NamedArguments, WholeObject, find_definition
@@ -46,8 +46,6 @@ __all__ = ["BadArguments", "Tool", "ToolCallRecord", "ToolContext", "tool"]
 P = ParamSpec("P", default=...)
 R = TypeVar("R", default=Any)
 D = TypeVar("D", default=Any)
-
-_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 # --- what a running tool is given --------------------------------------------------------
@@ -154,7 +152,7 @@ class Tool(Generic[P, R]):
     timeout_s: float | None = None
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        if not re.fullmatch(TOOL_NAME, self.name):
             raise ValueError(
                 f"{self.name!r} cannot be a tool's name; give it one of 1 to 64 letters a-z, digits, '_' and '-' "
                 f"with tool(name=...)"

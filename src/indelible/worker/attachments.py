@@ -27,7 +27,7 @@ from indelible.content import Block, File, Message, Text, ToolResult
 from indelible.errors import ModelFailed, NotFound, Refused, StoreFailed
 from indelible.files.images import FORMATS, shrink_for_model
 from indelible.files.media_types import is_text_type
-from indelible.files.protocol import CHUNK_BYTES, FileStore, StoredFile
+from indelible.files.protocol import FileStore, StoredFile, split_chunks
 from indelible.models.protocol import ModelTraits
 from indelible.store.queries.file_mentions import find_file_ids
 
@@ -169,5 +169,5 @@ def _describe(file: File, why: str) -> Text:
 
 
 async def _split(data: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(data), CHUNK_BYTES):
-        yield data[start : start + CHUNK_BYTES]
+    for chunk in split_chunks(data):
+        yield chunk

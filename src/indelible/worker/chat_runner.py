@@ -36,7 +36,6 @@ from indelible.loop.save import save_end
 from indelible.machine.effects import ReplyLimit
 from indelible.machine.states import Status
 from indelible.models.http.reading_pace import reading_pace
-from indelible.models.protocol import traits_of
 from indelible.models.retry import RetryPolicy
 from indelible.store.database.tables.enumerations import RunKind
 from indelible.store.queries.open_turn import Held, OpenWork
@@ -267,6 +266,7 @@ class ChatRunner:
         writer.model = model = deps.find_model(work.model)
         reading_pace.set(writer.wait_for_row)
         history, call = plan_call(work, model, self._deps.settings.system)
+        limits = deps.limit_reply(model)
         options = TurnOptions(
             call=call,
             client_tools=self._list_client_tools(work),
@@ -277,9 +277,9 @@ class ChatRunner:
             retry=read_retry_policy(deps),
             chance=deps.chance,
             keep_failed=True,
-            silence_timeout_s=max(settings.silence_timeout_s, traits_of(model).silence_timeout_s),
-            keep_alive_timeout_s=settings.keep_alive_timeout_s,
-            reply_max_characters=settings.reply_max_characters,
+            silence_timeout_s=limits.silence_timeout_s,
+            keep_alive_timeout_s=limits.keep_alive_timeout_s,
+            reply_max_characters=limits.max_characters,
             compact_at=settings.compact_at,
             used_tokens=count_used(work),
             turn_id=work.turn_id,

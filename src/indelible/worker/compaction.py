@@ -14,7 +14,7 @@ from indelible.errors import ModelFailed
 from indelible.loop.hooks import Hooks
 from indelible.loop.prompt.compact import summarise
 from indelible.loop.result import TurnEnd
-from indelible.models.protocol import Model, traits_of
+from indelible.models.protocol import Model
 from indelible.models.retry import RetryPolicy, announce_retry
 from indelible.worker.dependencies import WorkerDependencies
 from indelible.worker.turn_writer import TurnWriter
@@ -42,7 +42,6 @@ class Compaction:
 
     async def make(self, messages: Sequence[Message]) -> Message | None:
         """The summary, or None if nothing can be left out. Raises `ModelFailed` when the retries are exhausted."""
-        settings, clock = self._deps.settings, self._deps.clock
         while True:
             self._writer.log.begin_step(1)
             try:
@@ -50,10 +49,9 @@ class Compaction:
                     self._model,
                     messages,
                     scope=self._scope,
-                    clock=clock,
+                    clock=self._deps.clock,
                     context_limit=self._model.context_limit,
-                    silence_timeout_s=max(settings.silence_timeout_s, traits_of(self._model).silence_timeout_s),
-                    grace_s=settings.tool_grace_s,
+                    limits=self._deps.limit_reply(self._model),
                 )
             except ModelFailed as failure:
                 await self._wait_for_retry(failure)

@@ -17,8 +17,9 @@ from typing import Any, Protocol
 
 from indelible.clock import Clock
 from indelible.files.protocol import FileStore
+from indelible.loop.attempt import ReplyLimits
 from indelible.metrics import NO_METRICS, Metrics
-from indelible.models.protocol import Model
+from indelible.models.protocol import Model, traits_of
 from indelible.settings import Settings
 from indelible.store.database.tables.enumerations import DebugMode, RunKind, RunStatus
 from indelible.store.journal.writer import Journal
@@ -36,7 +37,7 @@ class RunLog(Protocol):
     def note_failure(self) -> None:
         """The model call failed and will be retried."""
 
-    def end_step(self, status: RunStatus, error: str | None = None) -> None:
+    def end_step(self, status: RunStatus) -> None:
         """End the step with this status. The first call counts."""
 
     def end(self, status: RunStatus, error: str | None = None) -> None:
@@ -75,30 +76,37 @@ class NoRunLog:
 
     def note_failure(self) -> None: ...
 
-    def end_step(self, status: RunStatus, error: str | None = None) -> None: ...
+    def end_step(self, status: RunStatus) -> None: ...
 
     def end(self, status: RunStatus, error: str | None = None) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerDependencies:
-    """`find_model(name)` returns the model with this name (None: the setting's), or raises `ModelFailed`.
-
-    Without `files`, models get only the names of files, and tools cannot return any.
-    """
+    """`find_model(name)` returns the model with this name (None: the setting's), or raises `ModelFailed`."""
 
     store: ChatStore
     journal: Journal
     clock: Clock
     settings: Settings
     find_model: Callable[[str | None], Model]
+    files: FileStore
     tools: Sequence[AnyTool] = ()
     client_tools: Sequence[AnyTool] = ()
     tool_deps: Any = None
     metrics: Metrics = NO_METRICS
     recorder: Recorder | None = None
-    files: FileStore | None = None
     chance: Callable[[], float] = random.random
+
+    def limit_reply(self, model: Model) -> ReplyLimits:
+        """The limits of one reply of this model, by the settings."""
+        settings = self.settings
+        return ReplyLimits(
+            silence_timeout_s=max(settings.silence_timeout_s, traits_of(model).silence_timeout_s),
+            keep_alive_timeout_s=settings.keep_alive_timeout_s,
+            max_characters=settings.reply_max_characters,
+            grace_s=settings.tool_grace_s,
+        )
 
     def record(self, work: OpenWork, *, kind: RunKind, worker_id: str) -> AbstractContextManager[RunLog]:
         """Record a run, if recording is on."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -31,6 +31,11 @@ _CHATS_AT_A_TIME: Final = 200
 class Survive(Protocol):
     def __call__(self, do: Callable[[], Awaitable[Any]], *, what: str) -> Awaitable[Any]:
         """Run something periodic; a failure is logged."""
+
+
+class FindUnused(Protocol):
+    def __call__(self, *, updated_before: datetime, limit: int) -> Awaitable[list[str]]:
+        """The ids of chats to archive."""
 
 
 class ListUpkeep:
@@ -51,24 +56,19 @@ class ListUpkeep:
         is_due = self._archived_s is None or now_s - self._archived_s >= ARCHIVE_INTERVAL_S
         if self._deps.settings.auto_archive_days and is_due:
             self._archived_s = now_s
-            await self._survive(self._archive, what="archiving old chats")
+            await self._survive(self._archive_stale, what="archiving old chats")
 
     async def _archive_passing(self) -> None:
-        store = self._deps.store
-        before = self._deps.clock.now() - PASSING_KEPT
-        tried: set[str] = set()
-        while left := set(await store.lists.find_passing(updated_before=before, limit=_CHATS_AT_A_TIME)) - tried:
-            tried |= left
-            for chat_id in left:
-                with suppress(Refused):  # its client has just deleted it
-                    await store.execute(chat_id, Archive())
+        await self._archive_all(self._deps.store.lists.find_passing, self._deps.clock.now() - PASSING_KEPT)
 
-    async def _archive(self) -> None:
-        store = self._deps.store
-        before = self._deps.clock.now() - timedelta(days=self._deps.settings.auto_archive_days)
+    async def _archive_stale(self) -> None:
+        kept = timedelta(days=self._deps.settings.auto_archive_days)
+        await self._archive_all(self._deps.store.lists.stale, self._deps.clock.now() - kept)
+
+    async def _archive_all(self, find: FindUnused, before: datetime) -> None:
         tried: set[str] = set()
-        while stale := set(await store.lists.stale(updated_before=before, limit=_CHATS_AT_A_TIME)) - tried:
-            tried |= stale
-            for chat_id in stale:
+        while found := set(await find(updated_before=before, limit=_CHATS_AT_A_TIME)) - tried:
+            tried |= found
+            for chat_id in found:
                 with suppress(Refused):  # somebody has just used or deleted it
-                    await store.execute(chat_id, Archive())
+                    await self._deps.store.execute(chat_id, Archive())

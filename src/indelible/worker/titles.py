@@ -3,7 +3,7 @@
 A title is a convenience. It is generated beside the turn and delays nothing. Until then the user's first words are the
 title (content/title.py), and they stay if the model returns no usable one or makes none, like the demo model. If the
 model fails, it is asked again beside the next turn.
-Thinking is not part of a title: the model's text goes through the same splitter as a reply (rule 5.6).
+Thinking is not part of a title: the answer is read like a reply (loop/ask_once.py).
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from indelible.clock import Clock
 from indelible.concurrency.scope import CancelScope
-from indelible.content import Message, Text
+from indelible.content import Message
 from indelible.content.title import extract_title, tidy_title
 from indelible.errors import ModelFailed
-from indelible.loop.attempt import Attempt, publish_to_nobody
-from indelible.loop.normalize import Normalizer
+from indelible.loop.ask_once import ask_once
+from indelible.loop.attempt import ReplyLimits
 from indelible.loop.prompt.compact import to_transcript
-from indelible.models.protocol import Call, Model, PromptMessage
+from indelible.models.protocol import Model
 from indelible.tools.output import cut_text
 from indelible.worker.dependencies import RunLog
 
@@ -32,36 +34,24 @@ _SILENCE_TIMEOUT_S: Final = 30.0
 
 
 async def make_title(
-    model: Model, messages: Sequence[Message], *, scope: CancelScope, clock: Clock, record: RunLog
+    model: Model,
+    messages: Sequence[Message],
+    *,
+    scope: CancelScope,
+    clock: Clock,
+    limits: ReplyLimits,
+    record: RunLog,
 ) -> str | None:
-    """A title for these messages; None if the model failed."""
+    """A title for these messages; None if the model failed. The limits are those of a reply: a title has less time."""
+    transcript = cut_text(to_transcript(messages), _TRANSCRIPT_BYTES).text
+    limits = replace(limits, silence_timeout_s=_SILENCE_TIMEOUT_S, grace_s=0.0)
     record.begin_step(1)
     try:
-        title = tidy_title(await _ask(model, messages, scope=scope, clock=clock))
+        title = tidy_title(await ask_once(model, INSTRUCTION, transcript, scope=scope, clock=clock, limits=limits))
     except ModelFailed as failure:
         record.end("error", failure.message)
         return None
     return title or find_first_words(messages)
-
-
-async def _ask(model: Model, messages: Sequence[Message], *, scope: CancelScope, clock: Clock) -> str:
-    transcript = cut_text(to_transcript(messages), _TRANSCRIPT_BYTES).text
-    prompt = [
-        PromptMessage(role="system", blocks=[Text(INSTRUCTION)]),
-        PromptMessage(role="user", blocks=[Text(transcript)]),
-    ]
-    attempt = Attempt(
-        model,
-        Call(messages=prompt),
-        scope=scope,
-        normalizer=Normalizer.of(model, clock=clock),
-        publish=publish_to_nobody,
-        silence_timeout_s=_SILENCE_TIMEOUT_S,
-        grace_s=0.0,
-        clock=clock,
-    )
-    await attempt.run()
-    return "".join(block.text for block in attempt.assembler.blocks() if isinstance(block, Text))
 
 
 def find_first_words(messages: Sequence[Message]) -> str | None:

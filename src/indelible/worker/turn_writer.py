@@ -116,9 +116,7 @@ class TurnWriter(TurnHost):
         self._worker_scope = worker_scope
         self._writer: JournalWriter | None = None
         self._begun: frozenset[str] = frozenset()
-        self._attachments: Attachments | None = None
-        if deps.files is not None:
-            self._attachments = Attachments(deps.files, chat_id=work.chat_id, owner_id=work.owner_id)
+        self._attachments = Attachments(deps.files, chat_id=work.chat_id, owner_id=work.owner_id)
         if work.attempt is not None:
             self._open_writer(work.attempt.id, n=work.n)
             self._begun = frozenset(part.call_id for part in work.parts if isinstance(part, ToolStarted))
@@ -171,12 +169,11 @@ class TurnWriter(TurnHost):
 
     async def prepare_messages(self, messages: list[Message]) -> Sequence[Message]:
         """Load the files that the messages name, as far as the model takes them."""
-        if self._attachments is None or self.model is None:
-            return messages
+        assert self.model is not None
         return await self._attachments.load(messages, traits_of(self.model))
 
     async def keep_file(self, file: File) -> File | str:
-        return "this worker stores no files" if self._attachments is None else await self._attachments.keep(file)
+        return await self._attachments.keep(file)
 
     async def schedule_retry(self, event: RetryEvent) -> None:
         self.log.note_failure()

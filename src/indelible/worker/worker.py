@@ -350,7 +350,10 @@ class Worker:
         model = deps.find_model(work.model)
         if traits_of(model).makes_titles:
             with CancelScope(self._scope) as scope, deps.record(work, kind="title", worker_id=self.id) as record:
-                title = await make_title(model, work.messages, scope=scope, clock=deps.clock, record=record)
+                limits = deps.limit_reply(model)
+                title = await make_title(
+                    model, work.messages, scope=scope, clock=deps.clock, limits=limits, record=record
+                )
                 record.end("completed")
         return find_first_words(work.messages) if title is None and not work.has_title else title
 

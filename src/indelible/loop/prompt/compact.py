@@ -27,11 +27,11 @@ from indelible.concurrency.scope import CancelScope
 from indelible.content import Block, File, Message, Source, Text, ToolCall, ToolResult, encode
 from indelible.content.unicode import clean_text, clean_value
 from indelible.errors import ModelFailed
-from indelible.loop.attempt import Attempt, publish_to_nobody
-from indelible.loop.normalize import Normalizer
+from indelible.loop.ask_once import ask_once
+from indelible.loop.attempt import ReplyLimits
 from indelible.loop.prompt.build import from_newest_compaction, is_summary
 from indelible.loop.prompt.clean import COMPACTION
-from indelible.models.protocol import Call, Model, PromptMessage
+from indelible.models.protocol import Model
 from indelible.tools.output import cut_text
 
 INSTRUCTION: Final = """\
@@ -45,7 +45,6 @@ after you. Write what the assistant has to know to go on as if it had read every
 Write plainly and completely, in the language of the conversation. Do not answer the user, do not \
 address anybody, and add nothing that was not said."""
 
-COMPACT_AT: Final = 0.8
 KEEP_TURNS: Final = 3
 _MIN_TRANSCRIPT_BYTES: Final = 16 * 1024
 _UNKNOWN_WINDOW_TOKENS: Final = 32 * 1024
@@ -55,7 +54,7 @@ _FILE_BYTES: Final = 1024
 _BYTES_PER_TOKEN: Final = 4
 
 
-def should_compact(used_tokens: int, context_limit: int | None, *, share: float = COMPACT_AT) -> bool:
+def should_compact(used_tokens: int, context_limit: int | None, *, share: float) -> bool:
     """Whether a conversation that used this many tokens is due for compaction."""
     return context_limit is not None and used_tokens >= share * context_limit
 
@@ -92,10 +91,9 @@ async def summarise(
     *,
     scope: CancelScope,
     clock: Clock,
+    limits: ReplyLimits,
     keep_turns: int = KEEP_TURNS,
     context_limit: int | None = None,
-    silence_timeout_s: float = 300.0,
-    grace_s: float = 5.0,
 ) -> Message | None:
     """Ask the model for a summary, as the message to put after these; None if nothing can be left out.
 
@@ -108,22 +106,8 @@ async def summarise(
     if keep_last is None or not transcript:
         return None
     limit_bytes = max(_MIN_TRANSCRIPT_BYTES, (context_limit or _UNKNOWN_WINDOW_TOKENS) * _TRANSCRIPT_BYTES_PER_TOKEN)
-    prompt = [
-        PromptMessage(role="system", blocks=[Text(INSTRUCTION)]),
-        PromptMessage(role="user", blocks=[Text(cut_text(transcript, limit_bytes).text)]),
-    ]
-    attempt = Attempt(
-        model,
-        Call(messages=prompt),
-        scope=scope,
-        normalizer=Normalizer.of(model, clock=clock),
-        publish=publish_to_nobody,
-        silence_timeout_s=silence_timeout_s,
-        grace_s=grace_s,
-        clock=clock,
-    )
-    await attempt.run()
-    text = "".join(block.text for block in attempt.assembler.blocks() if isinstance(block, Text)).strip()
+    transcript = cut_text(transcript, limit_bytes).text
+    text = (await ask_once(model, INSTRUCTION, transcript, scope=scope, clock=clock, limits=limits)).strip()
     if not text:
         raise ModelFailed(f"{model.provider} gave no summary of the conversation.", provider=model.provider)
     return make_summary(text, keep_last=keep_last, request=_find_request(counting, older))

@@ -198,12 +198,3 @@ class ThinkingSplitter:
         """Whether text without a `<`, a back-tick or a newline can be released unchanged."""
         mid_line = self._place.line in (Line.TEXT, Line.CODE, Line.THOUGHT) and not self._place.run_char
         return mid_line and self._lead is Lead.KEEP and not self._held
-
-
-def split_thinking(text: str, *, thinks_first: bool = False) -> tuple[str, str]:
-    """The answer in a complete text, and the thinking."""
-    splitter = ThinkingSplitter(thinks_first=thinks_first)
-    segments = splitter.feed(text) + splitter.finish()
-    answer = "".join(segment.text for segment in segments if not segment.thinking)
-    thinking = "".join(segment.text for segment in segments if segment.thinking)
-    return answer, thinking

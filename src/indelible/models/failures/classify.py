@@ -199,11 +199,6 @@ def filtered(provider: str | None) -> ModelFailed:
     return _fail("content_filter", provider)
 
 
-def missing_key(provider: str | None) -> ModelFailed:
-    """There are no credentials for the provider, so no request was sent."""
-    return _fail("missing_key", provider)
-
-
 # --- weighing ----------------------------------------------------------------------------
 
 

@@ -31,7 +31,6 @@ from indelible.content import (
     ReasoningDelta,
     ReasoningEnd,
     ReasoningStart,
-    Text,
     TextDelta,
     TextEnd,
     TextStart,
@@ -42,6 +41,7 @@ from indelible.content import (
     ToolResult,
     Usage,
     encode,
+    text_of,
 )
 from indelible.models.protocol import Call, ModelTraits, PromptMessage
 from indelible.models.providers.demo.script import DemoReply, quote, recall_cut, report_results, write_reply
@@ -111,9 +111,9 @@ class _Reader:
 
     def _read(self, message: PromptMessage) -> None:
         if message.role == "user":
-            self._read_question(_text_of(message))
+            self._read_question(text_of(message.blocks))
         elif message.role == "assistant" and self._threads:
-            self._threads[-1].written += _text_of(message)
+            self._threads[-1].written += text_of(message.blocks)
         elif message.role == "tool" and self._threads:
             thread = self._threads[-1]
             thread.written = ""
@@ -165,10 +165,6 @@ class _Reader:
                 text=whole.text[len(thread.written) :],
             )
         return whole
-
-
-def _text_of(message: PromptMessage) -> str:
-    return "".join(block.text for block in message.blocks if isinstance(block, Text))
 
 
 # --- streaming ---------------------------------------------------------------------------

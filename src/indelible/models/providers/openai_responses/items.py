@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from indelible.content import (
+    TOOL_NAME,
     File,
     Metadata,
     Part,
@@ -31,7 +32,6 @@ from indelible.content import (
 )
 from indelible.models.providers.openai_responses.request import Item, get_text
 
-_TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ARGUMENTS: Final = ("action", "queries", "code", "revised_prompt", "server_label", "operation")
 _RESULTS: Final = ("results", "outputs", "output", "result")
 
@@ -183,7 +183,7 @@ def read_image(encoded: str, suffix: str) -> Iterator[Part]:
 def name_own_call(kind: str, item: Item) -> str:
     """The name to show: an MCP tool's own name, if it is legal; else that of the provider's tool."""
     name = get_text(item, "name") or ""
-    return name if _TOOL_NAME.fullmatch(name) else kind.removesuffix("_call")
+    return name if re.fullmatch(TOOL_NAME, name) else kind.removesuffix("_call")
 
 
 def identify_message(item: Item) -> Metadata | None:

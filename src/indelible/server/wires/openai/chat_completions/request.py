@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from indelible.content import Block, Message, Text, ToolCall, ToolResult, ToolSpec
+from indelible.content import Block, Message, ToolCall, ToolResult, ToolSpec, text_of
 from indelible.errors import Invalid
 from indelible.server.wires.content import join_neighbours, read_file
 from indelible.server.wires.openai.items import read_content
@@ -94,7 +94,7 @@ def _read_message(given: dict[str, Any]) -> Message:
             text = [block for block in _read_parts(given.get("content") or "") if getattr(block, "text", "x")]
             return Message(role="assistant", blocks=[*text, *map(_read_call, given.get("tool_calls") or ())])
         case "tool":
-            output = "".join(block.text for block in _read_parts(given.get("content")) if isinstance(block, Text))
+            output = text_of(_read_parts(given.get("content")))
             result = ToolResult(
                 call_id=str(given.get("tool_call_id")), name=str(given.get("name") or ""), output=output
             )
