@@ -49,7 +49,7 @@ KEPT_BY = {
         "A message of the": "a_message_of_the_user_marks_what_was_before_it_as_read",
         "A chat that the user": "a_chat_of_somebody_else_is_not_marked",
     },
-    "beside": {
+    "extras": {
         "Labels, pin": "what_stands_beside_a_chat_is_told",
         "Raises `NotFound`": "what_stands_beside_a_chat_is_told",
     },
