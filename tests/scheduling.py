@@ -40,6 +40,7 @@ GROUPS: Final = {
     "tests/e2e/test_page.py": "browser",
     "tests/e2e/test_page_access.py": "browser",
     "tests/e2e/test_page_history.py": "browser",
+    "tests/e2e/test_page_kept.py": "browser",
     "tests/e2e/test_page_lists.py": "browser",
     "tests/e2e/test_page_replies.py": "browser",
     "tests/e2e/test_page_tabs.py": "browser",

@@ -39,6 +39,7 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--host-resolver-rules=MAP chat.test 127.0.0.1",  # not this machine, as far as the browser knows
 ]
 WIDE = (1100, 750)
 NARROW = (390, 780)
@@ -164,6 +165,7 @@ async def _clean(window: Window, url: str) -> None:
     """What a closed context would have forgotten. The page is left first: it may store something as it goes."""
     page, context = window.page, window.page.context
     window.stop_listening()
+    await page.unroute_all(behavior="ignoreErrors")
     for other in context.pages:
         if other is not page:
             await other.close()

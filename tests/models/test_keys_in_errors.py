@@ -35,10 +35,10 @@ ANSWERS = {
 
 
 @asynccontextmanager
-async def answering(answer: bytes) -> AsyncIterator[str]:
+async def answering(answer: bytes, key: str = KEY) -> AsyncIterator[str]:
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer.replace(b"%b", KEY.encode()).replace(b"%e", KEY.replace("/", "\\/").encode()))
+        writer.write(answer.replace(b"%b", key.encode()).replace(b"%e", key.replace("/", "\\/").encode()))
         await writer.drain()
         writer.close()
 
@@ -49,11 +49,9 @@ async def answering(answer: bytes) -> AsyncIterator[str]:
         server.close()
 
 
-@pytest.mark.parametrize("provider", ["anthropic", "openai", "openai-chat"])
-@pytest.mark.parametrize("name", ANSWERS)
-async def test_s109_a_key_is_in_no_error_though_the_answer_is_malformed(provider: str, name: str) -> None:
-    async with answering(ANSWERS[name]) as url:
-        keys = {"anthropic_api_key": KEY, "openai_api_key": KEY}
+async def fail(provider: str, answer: bytes, key: str) -> ModelFailed:
+    async with answering(answer, key) as url:
+        keys = {"anthropic_api_key": key, "openai_api_key": key}
         settings = load_settings(model=f"{provider}:m", anthropic_base_url=url, openai_base_url=url, **keys)
         catalog = Catalog(settings, environment={})
         model = catalog.find(settings.model)
@@ -62,4 +60,20 @@ async def test_s109_a_key_is_in_no_error_though_the_answer_is_malformed(provider
         await catalog.aclose()
     assert isinstance(end, TurnFailed)
     assert isinstance(end.error, ModelFailed)
-    assert KEY not in f"{end.error} {end.error.message} {end.error.detail} {end.error!r}"
+    return end.error
+
+
+@pytest.mark.parametrize("provider", ["anthropic", "openai", "openai-chat"])
+@pytest.mark.parametrize("name", ANSWERS)
+async def test_s109_a_key_is_in_no_error_though_the_answer_is_malformed(provider: str, name: str) -> None:
+    error = await fail(provider, ANSWERS[name], KEY)
+    assert KEY not in f"{error} {error.message} {error.detail} {error!r}"
+
+
+@pytest.mark.parametrize("key", ["supersecretkey", "Correcthorse", "9876543210123"])
+async def test_a_key_that_looks_like_a_word_or_a_number_is_hidden_too(key: str) -> None:
+    answer = (
+        b'HTTP/1.1 400 No\r\nContent-Type: application/json\r\n\r\n{"error": {"message": "The key %b is not valid."}}'
+    )
+    error = await fail("openai", answer, key)
+    assert error.detail == "The key [removed] is not valid."

@@ -16,7 +16,7 @@ function makeBrowser() {
       chatId, locks, openChannel, isHidden: () => tab.hidden, check: async () => true,
       open: (cursor) => { const source = Object.assign(new Source(cursor), { chatId }); sources.push(source); return source; },
       onEvent: (kind, data) => tab.seen.push(kind === "snapshot" ? `state:${data.at}` : data.at),
-      onState: (state) => (tab.state = state),
+      onState: (state, retryAt) => Object.assign(tab, { state, retryAt }),
       readState: () => ({ at: tab.seen.at(-1) }),
     });
     return tab;
@@ -78,6 +78,28 @@ test("a tab that asks for a snapshot gets one through the leader", async () => {
   connected().at(-1).send("snapshot", { at: 7 }, "c7");
   await settle();
   assert.deepEqual([first.seen.at(-1), second.seen.at(-1)], ["state:7", "state:7"]);
+  first.hub.close();
+  second.hub.close();
+});
+
+test("a tab that shares a connection learns that it is lost, when it is tried again, and that it is back", async () => {
+  const { openTab, connected } = makeBrowser();
+  const [first, second] = [openTab(), openTab()];
+  await settle();
+  connected()[0].onopen();
+  connected()[0].send("snapshot", { at: 0 }, "c0");
+  await settle();
+  assert.deepEqual([first.state, second.state], ["live", "shared"]);
+  connected()[0].lose();
+  await settle();
+  assert.deepEqual([first.state, second.state], ["reconnecting", "reconnecting"]);
+  assert.ok(first.retryAt);
+  assert.equal(second.retryAt, first.retryAt);
+  first.hub.hurry();
+  await settle();
+  connected()[0].onopen();
+  await settle();
+  assert.deepEqual([first.state, second.state], ["live", "shared"]);
   first.hub.close();
   second.hub.close();
 });

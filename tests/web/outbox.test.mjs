@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Api, isMissing, Problem } from "../../src/indelible/server/web/core/api.js";
+import { Api, isMissing, newKey, Problem } from "../../src/indelible/server/web/core/api.js";
 import { Drafts } from "../../src/indelible/server/web/core/drafts.js";
 import { Outbox } from "../../src/indelible/server/web/core/outbox.js";
 import { Locks, MemoryStorage, settle, Timers } from "./stand_ins.mjs";
@@ -78,6 +78,16 @@ test("a refused message stays, holds up its chat only, and can be sent again or 
   assert.notEqual(server.requests[0][2], server.requests.at(-1)[2]);
 });
 
+test("a refused message that is sent again goes before what was written after it", async () => {
+  const { server, outbox } = open({ plan: [422] });
+  for (const text of ["First", "Second", "Third"]) outbox.add("chat_1", text, { text });
+  await settle();
+  outbox.retry(outbox.list("chat_1")[0].key);
+  await settle();
+  assert.deepEqual(server.requests.map(([, , , { text }]) => text), ["First", "First", "Second", "Third"]);
+  assert.equal(server.stored.size, 3);
+});
+
 test("being logged out or too fast delays a message and never refuses it", async () => {
   for (const status of [401, 429, 503]) {
     const { outbox } = open({ plan: [status] });
@@ -98,6 +108,24 @@ test("a storage without room loses nothing while the tab lives", async () => {
   assert.equal(server.stored.size, 1);
 });
 
+test("a chat whose id the storage has no room for is created once, and later messages go to it", async () => {
+  const storage = new MemoryStorage();
+  const setItem = storage.setItem.bind(storage);
+  storage.setItem = (name, value) => {
+    if (name.startsWith("indelible:made:")) throw new DOMException("full", "QuotaExceededError");
+    setItem(name, value);
+  };
+  const { server, outbox, delivered } = open({ storage });
+  outbox.add("new:1", "First", { text: "First" });
+  outbox.add("new:1", "Second", { text: "Second" });
+  await settle();
+  outbox.add("new:1", "Third", { text: "Third" });
+  await settle();
+  assert.deepEqual(server.requests.map(([, path]) => path), ["chats", "chats/chat_9/messages", "chats/chat_9/messages"]);
+  assert.deepEqual(delivered.map(([text]) => text), ["First", "Second", "Third"]);
+  assert.deepEqual([outbox.resolve("new:1"), outbox.list("new:1"), storage.length], ["chat_9", [], 0]);
+});
+
 test("a draft is in the browser with every key and on the server a moment later", async () => {
   const saved = [];
   const timers = new Timers();
@@ -115,6 +143,72 @@ test("a draft is in the browser with every key and on the server a moment later"
   assert.equal(drafts.get("chat_1"), "");
 });
 
+/** Drafts of a server that has one in every chat. `refusals` is how many of the next saves fail. */
+function openDrafts({ refusals = 0, user = "ada" } = {}) {
+  const timers = new Timers();
+  const saved = [];
+  const save = async (chat, text) => {
+    saved.push([chat, text]);
+    if (saved.length <= refusals) throw new TypeError("Failed to fetch");
+  };
+  const load = async () => ({ text: "from the server" });
+  return { timers, saved, drafts: new Drafts({ storage: new MemoryStorage(), user, setTimer: timers.set, clearTimer: timers.clear, save, load }) };
+}
+
+test("a draft that came from the server is cleared there when it is sent unchanged", async () => {
+  const { drafts, saved, timers } = openDrafts();
+  await drafts.fetch("chat_1");
+  drafts.clear("chat_1");
+  await settle();
+  assert.deepEqual(saved, [["chat_1", ""]]);
+  drafts.clear("chat_1");
+  drafts.clear("chat_2");
+  assert.deepEqual([saved.length, timers.waiting.size], [1, 0], "where the server has no text there is nothing to clear");
+});
+
+test("the clearing of a draft that fails is repeated until the server has it", async () => {
+  const { drafts, saved, timers } = openDrafts({ refusals: 2 });
+  await drafts.fetch("chat_1");
+  drafts.clear("chat_1");
+  for (const expected of [1, 2, 3, 3]) {
+    await settle();
+    assert.deepEqual(saved, Array(expected).fill(["chat_1", ""]));
+    timers.ring();
+  }
+});
+
+test("what is typed after a failed clearing is saved in its place", async () => {
+  const { drafts, saved, timers } = openDrafts({ refusals: 1 });
+  await drafts.fetch("chat_1");
+  drafts.clear("chat_1");
+  await settle();
+  assert.equal(timers.waiting.size, 1);
+  drafts.set("chat_1", "Next");
+  timers.ring();
+  await settle();
+  assert.deepEqual([saved, timers.waiting.size], [[["chat_1", ""], ["chat_1", "Next"]], 0]);
+});
+
+test("what the server had for one user is not cleared for the next", async () => {
+  const { drafts, saved } = openDrafts();
+  await drafts.fetch("chat_1");
+  drafts.setUser("grace");
+  drafts.clear("chat_1");
+  await settle();
+  assert.deepEqual(saved, []);
+});
+
+test("a clearing that failed for one user is not repeated for the next", async () => {
+  const { drafts, saved, timers } = openDrafts({ refusals: 1 });
+  await drafts.fetch("chat_1");
+  drafts.clear("chat_1");
+  await settle();
+  drafts.setUser("grace");
+  timers.ring();
+  await settle();
+  assert.deepEqual(saved, [["chat_1", ""]]);
+});
+
 test("a problem says what happened, and a missing route is told from a missing server", async () => {
   const { server } = open({ plan: [404, 401] });
   let logins = 0;
@@ -125,6 +219,17 @@ test("a problem says what happened, and a missing route is told from a missing s
   await assert.rejects(api.post("x"));
   assert.equal(logins, 1);
   assert.equal(api.url("chats"), "http://host/base/api/v1/chats");
+});
+
+test("a browser without randomUUID (plain http) has keys of its own, no two alike", async (t) => {
+  Object.defineProperty(crypto, "randomUUID", { value: undefined, configurable: true });
+  t.after(() => Reflect.deleteProperty(crypto, "randomUUID"));
+  const { server, outbox } = open();
+  outbox.add("chat_1", "Hello", { text: "Hello" });
+  await settle();
+  const keys = [server.requests[0][2], ...Array.from({ length: 100 }, () => newKey())];
+  for (const key of keys) assert.match(key, /^[0-9a-f]{32}$/);
+  assert.equal(new Set(keys).size, keys.length);
 });
 
 test("what one user has left is never sent in the name of another", async () => {
@@ -140,6 +245,24 @@ test("what one user has left is never sent in the name of another", async () => 
   later.setUser("ada");
   await settle();
   assert.equal(server.stored.size, 1);
+});
+
+test("after a logout nothing is sent until the server has said again who is logged in", async () => {
+  const { server, timers, outbox, make } = open({ plan: [401] });
+  outbox.setUser("ada");
+  outbox.add("chat_1", "Mine", { text: "Mine" });
+  await settle();
+  timers.ring();
+  outbox.add("chat_2", "Mine, too", { text: "Mine, too" });
+  await settle();
+  assert.deepEqual([server.requests.length, outbox.own.length], [1, 2]);
+  outbox.confirm = async () => outbox.setUser("grace");
+  timers.ring();
+  await settle();
+  assert.deepEqual([server.requests.length, outbox.own.length], [1, 0], "nothing of it is hers");
+  make().setUser("ada");
+  await settle();
+  assert.deepEqual([...server.stored.values()], ["chats/chat_1/messages", "chats/chat_2/messages"]);
 });
 
 test("nothing is sent before the server has said who is logged in", async () => {

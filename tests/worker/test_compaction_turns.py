@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.support.app_harness import AppHarness, LongSleeps, make_settings
 from tests.support.messages import find_notices, outline, read_text
+from tests.support.waiting import poll_until
 
 from indelible.app.chat import Chat
 from indelible.content import Message, Part, TextDelta, Usage
@@ -79,6 +80,30 @@ async def test_a_reply_that_was_stopped_is_continued_after_a_compaction_with_its
     assert prompt == [summary, "Count", "One", CONTINUE]
     path = await harness.store.path(chat.id)
     assert path[-1].continues == next(message.id for message in path if message.text == "One")
+
+
+@pytest.mark.parametrize("is_asked_before", [False, True])
+async def test_a_long_reply_that_was_stopped_stays_in_the_prompt_that_continues_it(
+    harness: AppHarness, *, is_asked_before: bool
+) -> None:
+    stopped: Script = [parts.text_delta("1", LONG), parts.hang()]
+    script = [say("Hi."), stopped, *([[parts.hang()]] if is_asked_before else []), say("They met."), say(" The end.")]
+    model = ScriptedModel(script)
+    await harness.start_worker(model)
+    chat = await harness.app.create_chat()
+    await chat.send("Hello")
+    await chat.post("Write a long essay")
+    await harness.wait_for_text(chat, LONG)
+    await chat.interrupt()
+    if is_asked_before:
+        async with chat.continue_():
+            await poll_until(lambda: len(model.calls) == 3)
+            await chat.interrupt()
+    await chat.compact()
+    assert (await chat.continue_()).text == " The end."
+    prompt = [read_text(message.blocks) for message in model.calls[-1].messages]
+    assert "They met." in prompt[0]
+    assert prompt[1:] == [LONG, CONTINUE]
 
 
 async def test_nothing_to_summarise_is_said(harness: AppHarness) -> None:

@@ -37,7 +37,7 @@ class KnownSecrets:
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self.secrets: Final = tuple(dict.fromkeys(filter(_is_distinct, secrets)))
-        forms = {form for secret in self.secrets for form in _list_forms(secret)}
+        forms = {form for secret in self.secrets for form in list_forms(secret)}
         self._forms = sorted(forms, key=len, reverse=True)
         self.margin: Final = len(self._forms[0]) if self._forms else 0
 
@@ -60,7 +60,8 @@ def _is_distinct(secret: str) -> bool:
     return is_mixed or len(secret) >= _LONGEST_WORD or any(map(str.isdigit, secret))
 
 
-def _list_forms(secret: str) -> Iterator[str]:
+def list_forms(secret: str) -> Iterator[str]:
+    """The secret as it may stand in a text: escaped in JSON, in a URL, or in both."""
     once = {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
     once |= {form.replace("/", "\\/") for form in once}
     once |= {_SIGN.sub(_escape, secret), _SIGN.sub(lambda sign: _escape(sign).upper().replace("U", "u"), secret)}

@@ -11,7 +11,8 @@ it needs no tool pairing and no provider's rules, and a transcript that is itsel
 the middle, where it matters least.
 
 Must stay true (tests/loop/test_compact.py): the verbatim part begins at a user's message or at a reply,
-never at a tool result; the user's last request is in the prompt word for word.
+never at a tool result; the user's last request is in the prompt word for word, and so is a reply that the model
+may be asked to continue.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def count_verbatim(messages: Sequence[Message], *, keep_turns: int = KEEP_TURNS)
     """How many messages at the end stay verbatim; None if there is nothing to summarise.
 
     As many turns as fit in half of the conversation, else as many steps, else none; but a user's
-    message at the very end always stays.
+    message at the very end always stays, and so does a partial reply, which the model may be asked to continue.
     """
     first = next((at for at, message in enumerate(messages) if message.role != "system"), len(messages))
     turns = [at for at in range(first, len(messages)) if messages[at].role == "user"]
@@ -71,11 +72,20 @@ def count_verbatim(messages: Sequence[Message], *, keep_turns: int = KEEP_TURNS)
     ends = [len(messages)] if steps and (not turns or steps[-1] > turns[-1]) else []
     weights = [_weigh(message) for message in messages]
     half = sum(weights[first:]) / 2
-    cuts = (*turns[-keep_turns:], *steps[-2:], *ends)
-    fitting = [
-        at for at in cuts if at > first and (sum(weights[at:]) <= half or turns[-1:] == [at] == [len(messages) - 1])
-    ]
+    partial = _find_partial_reply(messages)
+    last = len(messages) if partial is None else partial
+    staying = partial if partial is not None or turns[-1:] != [len(messages) - 1] else turns[-1]
+    cuts = (at for at in (*turns[-keep_turns:], *steps[-2:], *ends) if first < at <= last)
+    fitting = [at for at in cuts if at == staying or sum(weights[at:]) <= half]
     return len(messages) - fitting[0] if fitting else None
+
+
+def _find_partial_reply(messages: Sequence[Message]) -> int | None:
+    """The place of the partial reply that the conversation ends with, whatever people or the model alone saw since."""
+    for at in reversed(range(len(messages))):
+        if messages[at].role != "notice" and messages[at].visibility == "both":
+            return at if messages[at].role == "assistant" and messages[at].partial else None
+    return None
 
 
 def _weigh(message: Message) -> int:

@@ -38,10 +38,12 @@ from indelible.models.http.recording_hook import Answer, HttpRequest, HttpRespon
 from indelible.models.http.sse import EventTooLarge, SseDecoder, SseEvent
 from indelible.models.profile import Profile
 from indelible.models.protocol import Call, ModelTraits
-from indelible.redaction.known import NO_SECRETS
+from indelible.redaction.known import list_forms
 
 MAX_ERROR_BYTES: Final = 64 * 1024
 _ERROR_BODY_S: Final = 10.0
+_SHORTEST_KEY: Final = 8
+"""A key that is an ordinary word is hidden, too: a text about an error loses little by it (unlike a conversation)."""
 _USAGE_S: Final = 5.0
 _LAST_BYTES_S: Final = 0.25
 _ALIVE: Final = KeepAlive()
@@ -276,5 +278,9 @@ class HttpModel:
 
     def _hide_key(self, body: bytes) -> bytes:
         """Remove the key: some providers quote the key that they reject, and users see their messages."""
-        text = body.decode("utf-8", "surrogateescape")
-        return NO_SECRETS.sent_with(self.headers).hide(text).encode("utf-8", "surrogateescape")
+        for value in self.headers.values():
+            key = value.rpartition(" ")[2]
+            forms = sorted(list_forms(key), key=len, reverse=True) if len(key) >= _SHORTEST_KEY else []
+            for form in forms:
+                body = body.replace(form.encode(), b"[removed]")
+        return body

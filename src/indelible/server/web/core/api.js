@@ -7,6 +7,11 @@
 
 export const TIMEOUT_MS = 30_000;
 
+/** A random key. Over plain http (another machine's address) a browser has no `crypto.randomUUID`. */
+export function newKey() {
+  return crypto.randomUUID?.() ?? Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
 export class Problem extends Error {
   /** @param {number} status @param {any} problem */
   constructor(status, problem) {
@@ -76,7 +81,7 @@ export class Api {
   }
 
   /** @param {string} path @param {any} [body] @param {string} [key] */
-  post(path, body = {}, key = crypto.randomUUID()) {
+  post(path, body = {}, key = newKey()) {
     return this.request("POST", path, { body, key });
   }
 
@@ -101,7 +106,7 @@ export class Api {
   /** @param {string} id */
   getChat = (id) => this.get(`chats/${id}`);
   /** @param {string} id @param {any} changes */
-  updateChat = (id, changes) => this.request("PATCH", `chats/${id}`, { body: changes, key: crypto.randomUUID() });
+  updateChat = (id, changes) => this.request("PATCH", `chats/${id}`, { body: changes, key: newKey() });
   /** @param {string} id */
   deleteChat = (id) => this.request("DELETE", `chats/${id}`);
   /** @param {string} id @param {string} messageId */
@@ -130,8 +135,8 @@ export class Api {
 
   /** @param {string} id @param {string} queuedId */
   deleteQueued = (id, queuedId) => this.request("DELETE", `chats/${id}/queue/${queuedId}`);
-  /** @param {string} id @param {string} queuedId @param {string} text */
-  editQueued = (id, queuedId, text) => this.request("PATCH", `chats/${id}/queue/${queuedId}`, { body: { text } });
+  /** @param {string} id @param {string} queuedId @param {any} body */
+  editQueued = (id, queuedId, body) => this.request("PATCH", `chats/${id}/queue/${queuedId}`, { body });
   /** @param {string} id @param {string} queuedId */
   promoteQueued = (id, queuedId) => this.post(`chats/${id}/queue/${queuedId}/promote`);
   /** @param {string} id @param {string[]} ids */
@@ -160,6 +165,6 @@ export class Api {
   /** @param {Blob & {name?: string}} file */
   uploadFile = (file) =>
     this.request("POST", `files?name=${encodeURIComponent(file.name ?? "file")}`, {
-      raw: file, timeoutMs: 10 * 60_000, key: crypto.randomUUID(),
+      raw: file, timeoutMs: 10 * 60_000, key: newKey(),
     });
 }

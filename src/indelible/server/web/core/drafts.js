@@ -6,8 +6,11 @@
 // Every text belongs to a user. Another user of the same browser neither sees nor sends it, and who logs out finds it
 // again after the next login. Until it is known who is logged in (`setUser`), texts are held in memory.
 
+import { isLost } from "./api.js";
+
 const PREFIX = "indelible:draft:";
 export const DELAY_MS = 800;
+const RETRY_MS = 5000;
 
 export class Drafts {
   /**
@@ -23,11 +26,15 @@ export class Drafts {
     this.setTimer = setTimer;
     this.clearTimer = clearTimer;
     /** @type {Map<string, any>} */ this.timers = new Map();
+    /** @type {Set<string>} */ this.stored = new Set(); // the server has a text
   }
 
   /** @param {string} user */
   setUser(user) {
     this.user = user;
+    this.stored.clear();
+    for (const timer of this.timers.values()) this.clearTimer(timer); // the texts of the former user are in the storage
+    this.timers.clear();
     for (const [chat, text] of this.held) this.set(chat, text);
     this.held.clear();
   }
@@ -45,7 +52,10 @@ export class Drafts {
   /** The server's text, if this browser has none. @param {string} chat */
   async fetch(chat) {
     if (!this.load || this.get(chat) || this.user === null) return this.get(chat);
+    const { user } = this;
     const found = await this.load(chat).catch(() => null);
+    if (user !== this.user) return this.get(chat);
+    if (found?.text) this.stored.add(chat);
     return this.get(chat) || (found?.text ?? "");
   }
 
@@ -67,7 +77,16 @@ export class Drafts {
   flush(chat, text) {
     this.clearTimer(this.timers.get(chat));
     this.timers.delete(chat);
-    void this.save?.(chat, text).catch(() => {});
+    if (text) this.stored.add(chat);
+    const { user } = this;
+    const isStillCleared = () => !text && user === this.user && !this.timers.has(chat);
+    void this.save?.(chat, text).then(
+      () => { if (isStillCleared()) this.stored.delete(chat); },
+      (error) => { // what was sent must not come back as a draft
+        if (!isStillCleared() || !(isLost(error) || error.status === 401)) return;
+        this.timers.set(chat, this.setTimer(() => this.flush(chat, this.get(chat)), RETRY_MS));
+      },
+    );
   }
 
   /** The tab is being hidden or closed: save what waits. */
@@ -81,6 +100,6 @@ export class Drafts {
     const had = this.get(chat);
     this.held.delete(chat);
     this.storage.removeItem(this.#name(chat));
-    if (this.save && (had || hadTimer)) this.flush(chat, "");
+    if (this.save && (had || hadTimer || this.stored.has(chat))) this.flush(chat, "");
   }
 }

@@ -11,6 +11,7 @@
 //
 // Must stay true (tests/web/feedhub.test.mjs, tests/e2e/test_page_tabs.py): every tab sees every event once, whichever tab closes.
 
+import { newKey } from "./api.js";
 import { KINDS } from "./chat.js";
 import { Stream } from "./stream.js";
 
@@ -36,7 +37,7 @@ export class FeedHub {
   /** @param {HubOptions} options */
   constructor(options) {
     this.options = options;
-    this.tab = options.tab ?? crypto.randomUUID();
+    this.tab = options.tab ?? newKey();
     this.closing = new AbortController();
     this.leads = false;
     this.isReady = false; // has a state that events apply to
@@ -122,7 +123,10 @@ export class FeedHub {
     this.stream?.close();
     this.stream = new Stream({
       open: options.open, check: options.check, kinds: KINDS, cursor: this.cursor,
-      onState: options.onState,
+      onState: (state, retryAt) => {
+        this.channel.postMessage({ connection: state, retryAt });
+        options.onState(state, retryAt);
+      },
       onEvent: (kind, data, cursor) => {
         const before = this.cursor;
         this.cursor = cursor;
@@ -164,6 +168,8 @@ export class FeedHub {
       if (this.leads) this.resync();
     } else if (this.leads) {
       return; // the last words of the leader before this one: the server has them, too
+    } else if (message.connection) {
+      if (this.isReady) this.options.onState(message.connection === "live" ? "shared" : message.connection, message.retryAt);
     } else if (message.state) {
       if (message.to !== this.tab) return;
       this.#follow("snapshot", message.state, message.cursor);

@@ -11,7 +11,7 @@
 //
 // Must stay true (tests/web/outbox.test.mjs): an entry leaves the outbox only after a 2xx response or by the user's hand.
 
-import { isLost } from "./api.js";
+import { isLost, newKey } from "./api.js";
 
 const PREFIX = "indelible:outbox:";
 const MADE = "indelible:made:";
@@ -73,6 +73,9 @@ export class Outbox {
   /** Entries that the storage had no room for, or that nobody may find: they live as long as the tab. @type {Set<string>} */
   unsaved = new Set();
 
+  /** Chats that were created from this tab: the storage may have no room. @type {Map<string, string>} */
+  made = new Map();
+
   /** The server has said who is logged in. @param {string} user */
   setUser(user) {
     const isFirst = this.storage.getItem(KNOWN) === null;
@@ -98,13 +101,13 @@ export class Outbox {
 
   /** The id of a chat that was created from here, or what was given. @param {string} chat */
   resolve(chat) {
-    return chat.startsWith("new:") ? (this.storage.getItem(MADE + chat) ?? chat) : chat;
+    return chat.startsWith("new:") ? (this.made.get(chat) ?? this.storage.getItem(MADE + chat) ?? chat) : chat;
   }
 
-  /** @param {string} chat @param {string} text @param {any} body @returns {Entry} */
-  add(chat, text, body) {
+  /** @param {string} chat @param {string} text @param {any} body @param {number} [at] @returns {Entry} */
+  add(chat, text, body, at = this.#nextTime()) {
     /** @type {Entry} */
-    const entry = { key: crypto.randomUUID(), chat, text, body, at: this.#nextTime(), state: "sending", user: this.user };
+    const entry = { key: newKey(), chat, text, body, at, state: "sending", user: this.user };
     this.entries.set(entry.key, entry);
     this.#save(entry);
     this.onChange();
@@ -123,7 +126,7 @@ export class Outbox {
     if (!entry) return;
     // A refused message may be sent again with another text: it needs a key of its own.
     this.remove(key);
-    this.add(entry.chat, entry.text, entry.body);
+    this.add(entry.chat, entry.text, entry.body, entry.at); // before what was written after it
   }
 
   /** @param {string} key @returns {Entry | undefined} */
@@ -185,7 +188,10 @@ export class Outbox {
         entry.error = isAway
           ? AWAY
           : /** @type {Error} */ (error).message;
-        if (status === 401) entry.error = "log in again. It will be sent then.";
+        if (status === 401) {
+          entry.error = "log in again. It will be sent then.";
+          this.isConfirmed = false; // whoever logs in next may be somebody else
+        }
         if (status === 429) entry.error = "the server asks to slow down. It will be sent in a moment.";
         this.#save(entry);
         this.onChange();
@@ -214,7 +220,8 @@ export class Outbox {
     }
     const { create = {}, model, text, content } = entry.body;
     const made = await this.api.createChat({ ...create, message: content ?? text, ...(model ? { model } : {}) }, entry.key);
-    this.storage.setItem(MADE + entry.chat, made.id);
+    this.made.set(entry.chat, made.id);
+    this.#note(MADE + entry.chat, made.id);
     return made;
   }
 

@@ -43,7 +43,7 @@ function onKey(event) {
   const isField = target.matches("input, textarea, select");
   const command = event.ctrlKey || event.metaKey;
   if (event.key === "Escape" && !c.dialog) {
-    if (c.isListOpen) closeList();
+    if (c.isListOpen && isDrawer()) closeList();
     else c.stop();
   } else if (command && event.key.toLowerCase() === "k") {
     event.preventDefault();
@@ -61,7 +61,12 @@ function onKey(event) {
   } else if (event.key === "?" && !isField && !c.dialog) {
     event.preventDefault();
     c.show({ kind: "help" });
-  } else if (event.key === "Tab" && c.isListOpen) keepInList(event);
+  } else if (event.key === "Tab" && c.isListOpen && isDrawer()) keepInList(event);
+}
+
+/** Whether the chats cover the page (css/layout.css). */
+function isDrawer() {
+  return getComputedStyle(/** @type {Element} */ (document.getElementById("shade"))).display !== "none";
 }
 
 /** While the drawer of chats covers the page, Tab stays inside it. @param {KeyboardEvent} event */

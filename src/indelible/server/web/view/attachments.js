@@ -1,6 +1,6 @@
 // Files on their way into a message: each is uploaded at once, and the message names the stored ones.
 
-import { isLost } from "../core/api.js";
+import { isLost, newKey } from "../core/api.js";
 
 export class Attachments {
   /** @param {import("./controller.js").Controller} controller */
@@ -30,7 +30,7 @@ export class Attachments {
   add(files) {
     if (!this.isAvailable) return;
     for (const file of files) {
-      const entry = { key: crypto.randomUUID(), name: file.name, size: file.size, media_type: file.type, state: "uploading", id: null, error: "" };
+      const entry = { key: newKey(), name: file.name, size: file.size, media_type: file.type, state: "uploading", id: null, error: "" };
       this.items = [...this.items, entry];
       void this.controller.api.uploadFile(file).then(
         (stored) => Object.assign(entry, stored, { state: "ready" }),
@@ -41,6 +41,12 @@ export class Attachments {
       });
     }
     this.controller.changed();
+  }
+
+  /** Files of a message that was not sent. @param {any[]} blocks */
+  restore(blocks) {
+    const files = blocks.filter(({ type }) => type === "file");
+    this.items = [...this.items, ...files.map(({ file_id, name, media_type }) => ({ key: newKey(), id: file_id, name, media_type, size: 0, state: "ready", error: "" }))];
   }
 
   /** @param {string} key */

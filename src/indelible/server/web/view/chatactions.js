@@ -1,26 +1,31 @@
 // What can be done with a chat as a whole: rename, pin, archive, delete, export, import. Each can be undone.
 
 export const UNDO_MS = 6000;
+const FLAGS = ["archived", "pinned"];
 
 export class ChatActions {
   /** @param {import("./controller.js").Controller} controller */
   constructor(controller) {
     this.controller = controller;
+    /** @type {Map<string, any>} */ this.deletions = new Map(); // chat -> timer
   }
 
   /** @param {string} id @param {any} changes @param {string} [text] */
   async update(id, changes, text) {
-    const before = this.controller.list.find(id);
-    this.controller.list.patch(id, changes);
-    if (this.controller.chat?.id === id) this.controller.chat.details = { ...this.controller.chat.details, ...changes };
-    const done = await this.controller.attempt(() => this.controller.api.updateChat(id, changes));
-    if (!done && before) this.controller.list.patch(id, before);
-    if (done && text) {
-      const back = Object.fromEntries(Object.keys(changes).map((name) => [name, before?.[name] ?? null]));
-      this.controller.toast(text, () => void this.update(id, back));
-    }
-    this.controller.list.refresh();
-    this.controller.changed();
+    const { controller } = this;
+    const before = controller.list.find(id) ?? (controller.chat?.id === id ? controller.chat.details : {});
+    const back = Object.fromEntries(Object.keys(changes).map((name) => [name, before[name] ?? (FLAGS.includes(name) ? false : null)]));
+    const show = (/** @type {any} */ values) => {
+      controller.list.patch(id, values);
+      if (controller.chat?.id === id) controller.chat.details = { ...controller.chat.details, ...values };
+    };
+    show(changes);
+    const done = await controller.attempt(() => controller.api.updateChat(id, changes));
+    if (!done) show(back);
+    else if (text) controller.toast(text, () => void this.update(id, back));
+    controller.list.refresh();
+    controller.changed();
+    return Boolean(done);
   }
 
   /** Delete a chat after a while in which it can be undone. @param {string} id */
@@ -28,17 +33,27 @@ export class ChatActions {
     this.controller.list.hide(id, true);
     const wasShown = this.controller.chat?.id === id;
     if (wasShown) this.controller.go(null);
-    let isUndone = false;
     this.controller.toast("Chat deleted.", () => {
-      isUndone = true;
+      clearTimeout(this.deletions.get(id));
+      this.deletions.delete(id);
       this.controller.list.hide(id, false);
       if (wasShown) this.controller.go(id);
     });
-    setTimeout(async () => {
-      if (isUndone) return;
+    this.deletions.set(id, setTimeout(async () => {
+      this.deletions.delete(id);
       if ((await this.controller.attempt(() => this.controller.api.deleteChat(id))) === undefined) this.controller.list.hide(id, false);
       this.controller.list.refresh();
-    }, UNDO_MS);
+    }, UNDO_MS));
+  }
+
+  /** The page is being left: what was deleted is deleted. */
+  async finishDeletions() {
+    const begun = [...this.deletions];
+    this.deletions.clear();
+    await Promise.allSettled(begun.map(([id, timer]) => {
+      clearTimeout(timer);
+      return this.controller.api.request("DELETE", `chats/${id}`, { keepalive: true });
+    }));
   }
 
   /** @param {string} id @param {"md" | "json"} format */

@@ -18,11 +18,13 @@ export class ChatList {
     this.showsArchived = false;
     this.query = "";
     /** @type {any[] | null} */ this.found = null;
+    /** @type {string | null} */ this.foundNext = null;
     /** @type {Set<string>} */ this.hidden = new Set();
     /** @type {any} */ this.timer = null;
     this.isStale = false;
     this.isReading = false;
     this.hasFeed = false;
+    /** @type {[string, any][]} */ this.arrived = []; // events that came while the list was read
   }
 
   start() {
@@ -58,6 +60,13 @@ export class ChatList {
 
   /** @param {string} kind @param {any} data */
   #receive(kind, data) {
+    if (this.isReading) this.arrived.push([kind, data]);
+    this.#apply(kind, data);
+    if (kind === "chats" && this.isLoaded) this.refresh(); // connected again: what was removed meanwhile is not in it
+  }
+
+  /** @param {string} kind @param {any} data */
+  #apply(kind, data) {
     if (kind === "chats") this.#merge(data.items);
     else if (kind === "chat_changed") this.#merge([data]);
     else if (kind === "chat_removed") {
@@ -71,7 +80,10 @@ export class ChatList {
   #merge(changed) {
     for (const item of changed) this.#patchFound(item.id, item);
     const known = new Map(this.items.map((item) => [item.id, item]));
-    for (const item of changed) known.set(item.id, { ...known.get(item.id), ...item });
+    for (const item of changed) {
+      const before = known.get(item.id);
+      if (!(before?.version > item.version)) known.set(item.id, { ...before, ...item });
+    }
     this.items = [...known.values()]
       .filter(({ archived }) => Boolean(archived) === this.showsArchived)
       .sort((a, b) => Number(b.pinned) - Number(a.pinned) || b.updated_at.localeCompare(a.updated_at));
@@ -130,6 +142,7 @@ export class ChatList {
 
   async #read() {
     const { showsArchived, controller } = this;
+    this.arrived = [];
     if (controller.session.isOver) return;
     const page = await controller.api.listChats({ archived: showsArchived }).catch(() => null);
     if (!page || showsArchived !== this.showsArchived) return; // keep the old list
@@ -141,14 +154,22 @@ export class ChatList {
       : [];
     if (!below.length) this.next = page.next;
     this.items = [...page.items, ...below];
+    for (const [kind, data] of this.arrived) this.#apply(kind, data); // newer than the page, or not older
     this.isLoaded = true;
     controller.changed();
   }
 
+  /** Where the list that is shown goes on. */
+  get more() {
+    return this.found ? this.foundNext : this.next;
+  }
+
   async loadMore() {
-    if (!this.next || this.isReading) return;
-    const page = await this.controller.attempt(() => this.controller.api.listChats({ cursor: this.next, archived: this.showsArchived }));
-    if (!page) return;
+    if (this.found) return this.#search(this.query.trim(), this.foundNext);
+    const { next } = this;
+    if (!next || this.isReading) return;
+    const page = await this.controller.attempt(() => this.controller.api.listChats({ cursor: next, archived: this.showsArchived }));
+    if (!page || this.next !== next) return; // another list, or another first page
     const known = new Set(this.items.map(({ id }) => id));
     this.items = [...this.items, ...page.items.filter((/** @type {any} */ { id }) => !known.has(id))];
     this.next = page.next;
@@ -160,6 +181,8 @@ export class ChatList {
     this.showsArchived = isArchived;
     this.items = [];
     this.next = null;
+    this.found = null;
+    if (this.query.trim()) this.search(this.query);
     this.refresh();
     this.controller.changed();
   }
@@ -173,11 +196,14 @@ export class ChatList {
     this.controller.changed();
   }
 
-  /** @param {string} text */
-  async #search(text) {
-    const page = await this.controller.attempt(() => this.controller.api.listChats({ q: text }));
-    if (!page || this.query.trim() !== text) return;
-    this.found = page.items;
+  /** @param {string} text @param {string | null} [cursor] */
+  async #search(text, cursor = null) {
+    const { showsArchived } = this;
+    const page = await this.controller.attempt(() => this.controller.api.listChats({ q: text, cursor, archived: showsArchived }));
+    if (!page || this.query.trim() !== text || showsArchived !== this.showsArchived) return;
+    if (cursor && cursor !== this.foundNext) return; // it was loaded meanwhile, or the search has begun anew
+    this.found = cursor ? [...(this.found ?? []), ...page.items] : page.items;
+    this.foundNext = page.next;
     this.controller.changed();
   }
 }

@@ -95,10 +95,23 @@ function cut(text) {
   return pieces;
 }
 
+/** Whether it is in the clipboard now. Over plain http a browser has only the old way. @param {string} text */
+async function copyText(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text).then(() => true, () => false);
+  const before = /** @type {HTMLElement | null} */ (document.activeElement);
+  const field = Object.assign(document.createElement("textarea"), { value: text, className: "hidden" });
+  (document.querySelector("dialog[open]") ?? document.body).append(field);
+  field.select();
+  const isDone = document.execCommand("copy");
+  field.remove();
+  before?.focus();
+  return isDone;
+}
+
 export const CopyButton = memo(({ text, label }) => {
   const [isCopied, setCopied] = useState(false);
   const copy = async () => {
-    await navigator.clipboard.writeText(typeof text === "function" ? text() : text).catch(() => {});
+    if (!(await copyText(typeof text === "function" ? text() : text))) return;
     setCopied(true);
     setTimeout(() => setCopied(false), 1500);
   };

@@ -3,7 +3,7 @@
 // `changed` asks for one drawing per frame, of the conversation alone if only its running reply has grown. Actions are optimistic where they can be undone, and an action that fails
 // says so in a toast; a message that fails to arrive stays in the outbox.
 
-import { Api, isLost, isMissing } from "../core/api.js";
+import { Api, isLost, isMissing, newKey } from "../core/api.js";
 import { ChatState } from "../core/chat.js";
 import { Drafts } from "../core/drafts.js";
 import { FeedHub } from "../core/feedhub.js";
@@ -35,7 +35,7 @@ export class Controller {
     /** @type {{state: string, retryAt?: number}} */ this.connection = { state: "connecting" };
     /** @type {string | null} */ this.problem = null;
     /** @type {any} */ this.dialog = null;
-    /** @type {{key: string, text: string} | null} */ this.editing = null;
+    /** @type {{key: string, text?: string} | null} */ this.editing = null;
     /** @type {{id: number, text: string, undo?: () => void}[]} */ this.toasts = [];
     this.isListOpen = false;
     this.announcement = "";
@@ -46,7 +46,7 @@ export class Controller {
     this.chats = new ChatActions(this);
     /** @type {any} */ this.newChat = {}; // model and system prompt of a chat that does not exist yet
     this.isLoadingEarlier = false;
-    /** @type {string | null} */ this.earlier = null;
+    this.isEarlierBroken = false; // loading them has failed: not again by itself
     /** @type {(() => void) | null} */ this.onDraw = null;
     /** @type {(() => void) | null} */ this.onGrow = null; // draws the conversation, and nothing beside it
     this.isGrowthOnly = true;
@@ -115,8 +115,20 @@ export class Controller {
     addEventListener("hashchange", () => this.#readAddress());
     addEventListener("online", () => this.comeBack());
     addEventListener("offline", () => this.changed());
-    addEventListener("storage", ({ key }) => key?.startsWith("indelible:outbox:") && (this.outbox.load(), this.changed()));
-    addEventListener("pagehide", () => this.drafts.flushAll());
+    addEventListener("storage", ({ key }) => {
+      if (!key?.startsWith("indelible:outbox:")) return;
+      this.outbox.load();
+      const made = this.outbox.resolve(this.place); // another tab has delivered what began this chat
+      if (made !== this.place) {
+        history.replaceState(null, "", `#${made}`);
+        this.#open(made);
+      }
+      this.changed();
+    });
+    addEventListener("pagehide", () => {
+      this.drafts.flushAll();
+      void this.chats.finishDeletions();
+    });
     document.addEventListener("visibilitychange", () => {
       if (document.hidden) this.drafts.flushAll();
       else this.#noteRead();
@@ -125,12 +137,18 @@ export class Controller {
     this.#readAddress();
     this.#showWaiting();
     await this.loadRoutes();
+    this.#noteRead();
     if (!this.sharedKey) {
       this.list.start();
       await this.session.start(); // the outbox has to know whose it is
       void this.outbox.flush();
-      this.models = (await this.api.listModels().catch(() => ({ items: [] }))).items;
+      await this.#loadModels();
     }
+    this.changed();
+  }
+
+  async #loadModels() {
+    if (!this.models.length) this.models = (await this.api.listModels().catch(() => ({ items: [] }))).items;
     this.changed();
   }
 
@@ -160,10 +178,14 @@ export class Controller {
 
   /** The server can be reached again, or somebody has logged in again. */
   comeBack() {
+    this.isEarlierBroken = false;
     if (!this.session.info) void this.session.load();
     this.hub?.hurry();
     void this.outbox.flush();
-    if (!this.sharedKey) this.list.refresh();
+    if (!this.sharedKey) {
+      this.list.refresh();
+      void this.#loadModels();
+    }
     this.changed();
   }
 
@@ -188,14 +210,18 @@ export class Controller {
   /** @param {string | null} id @param {string | null} [target] */
   #open(id, target = null) {
     const known = id && this.outbox.resolve(this.place) === id ? this.place : null;
+    if (id && known?.startsWith("new:") && this.draft) { // typed while the first message was on its way
+      this.drafts.clear("new");
+      this.drafts.set(id, this.draft);
+    }
     this.hub?.close();
     this.hub = null;
-    this.place = id ?? `new:${crypto.randomUUID()}`;
+    this.place = id ?? `new:${newKey()}`;
     this.chat = id || this.sharedKey ? new ChatState(id ?? "shared") : null;
     this.thread = new Thread();
     this.problem = null;
     this.editing = null;
-    this.earlier = null;
+    this.isEarlierBroken = false;
     this.target = target;
     this.connection = { state: this.chat ? "connecting" : "live" };
     if (!known) {
@@ -256,6 +282,7 @@ export class Controller {
       return;
     }
     const wasBusy = chat.busy;
+    const isFirst = !chat.loaded;
     const queuedBefore = new Set(chat.queue.map(({ id }) => id));
     const { revision } = chat;
     chat.apply(kind, data);
@@ -266,6 +293,11 @@ export class Controller {
     }
     if (kind === "snapshot") for (const [key, { id }] of this.sent) if (id) chat.setKey(id, key);
     if (this.sent.size && ["snapshot", "message", "queue"].includes(kind)) this.#noteSeen();
+    if (kind === "snapshot" && isFirst) {
+      // Delivered before, and not here: it has another name by now (it was queued), or is on another branch.
+      for (const [key, { entry }] of this.sent) if (this.outbox.resolve(entry.chat) === chat.id) this.sent.delete(key);
+      this.#noteRead();
+    }
     if (chat.needsSnapshot) this.hub?.resync();
     if (["chat", "status", "snapshot"].includes(kind)) {
       if (!this.sharedKey) this.list.note(chat, { isRead: !document.hidden });
@@ -318,13 +350,15 @@ export class Controller {
     this.isLoadingEarlier = true;
     this.changed();
     try {
+      const before = chat.messages[0]?.id ?? null;
       const page = this.sharedKey
-        ? await this.api.get(`shared/${this.sharedKey}/messages?limit=64${this.earlier ? `&before=${encodeURIComponent(this.earlier)}` : ""}`)
-        : await this.api.listMessages(chat.id, this.earlier);
-      if (this.chat !== chat) return;
-      this.earlier = page.next;
+        ? await this.api.get(`shared/${this.sharedKey}/messages?limit=64${before ? `&before=${encodeURIComponent(before)}` : ""}`)
+        : await this.api.listMessages(chat.id, before);
+      if (this.chat !== chat || (chat.messages[0]?.id ?? null) !== before) return; // another chat, or another branch
+      this.isEarlierBroken = false;
       chat.prepend(page.items, page.next !== null);
     } catch (error) {
+      if (this.chat === chat) this.isEarlierBroken = true;
       this.#complain(error);
     } finally {
       this.isLoadingEarlier = false;
@@ -334,12 +368,18 @@ export class Controller {
 
   /** Show this message: load earlier ones until it is there. @param {string | null} messageId */
   async scrollTo(messageId) {
-    this.target = messageId;
-    this.changed();
-    while (messageId && this.target === messageId && this.chat?.loaded && this.chat.hasMore && !this.chat.messages.some(({ id }) => id === messageId)) {
-      const before = this.chat.messages.length;
+    const { chat } = this;
+    if (this.target !== messageId) {
+      this.target = messageId;
+      this.changed();
+    }
+    if (!messageId || !chat?.loaded || this.isLoadingEarlier) return;
+    while (this.target === messageId && this.chat === chat && !chat.messages.some(({ id }) => id === messageId)) {
+      const before = chat.messages.length;
       await this.loadEarlier();
-      if (this.chat?.messages.length === before) break;
+      if (chat.messages.length > before || this.target !== messageId || this.chat !== chat) continue;
+      this.target = null;
+      if (!this.isEarlierBroken) this.toast("This message is in another version of the chat.");
     }
   }
 
@@ -375,7 +415,7 @@ export class Controller {
     const busy = this.chat?.busy && ifBusy !== "queue" ? { if_busy: ifBusy } : {};
     const { system, ...rest } = this.newChat;
     const extra = place.startsWith("new:") ? { ...rest, create: system ? { system } : {} } : {};
-    this.outbox.add(place === "gone" ? (this.place = `new:${crypto.randomUUID()}`) : place, text, { ...(content ? { content } : { text }), ...busy, ...extra });
+    this.outbox.add(place === "gone" ? (this.place = `new:${newKey()}`) : place, text, { ...(content ? { content } : { text }), ...busy, ...extra });
     this.problem = null;
     this.draft = "";
     this.files.clear();
@@ -402,7 +442,10 @@ export class Controller {
   /** Take a message out of the outbox and into the composer. @param {string} key */
   editPending(key) {
     const entry = this.outbox.remove(key);
-    if (entry) this.type([entry.text, this.draft].filter(Boolean).join("\n"));
+    if (!entry) return;
+    this.files.restore(entry.body.content ?? []);
+    this.type([entry.text, this.draft].filter(Boolean).join("\n"));
+    void this.outbox.flush(); // what waited behind it
   }
 
   stop() {
@@ -463,14 +506,17 @@ export class Controller {
   // --- messages ---
 
   /** @param {any} message @param {string} text */
-  edit(message, text) {
-    const { chat } = this;
+  async edit(message, text) {
+    const { chat, editing } = this;
     this.editing = null;
     this.changed();
     if (!chat || !text.trim()) return;
     const kept = message.blocks.filter((/** @type {any} */ { type }) => type === "file");
     const body = kept.length ? { content: [{ type: "text", text }, ...kept] } : { text };
-    void this.attempt(() => this.api.editMessage(chat.id, message.id, body));
+    const done = await this.attempt(() => this.api.editMessage(chat.id, message.id, body));
+    if (done || this.chat !== chat || this.editing || !editing) return;
+    this.editing = { key: editing.key, text }; // what was written stays
+    this.changed();
   }
 
   /** @param {any} item @param {string} [model] */

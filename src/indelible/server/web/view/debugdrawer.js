@@ -58,7 +58,7 @@ function Turn({ c, chat, tries, runs }) {
       <td>${duration(times[at][1] - times[at][0])}</td>
       <td class="axis"><${Bar} from=${times[at][0]} to=${times[at][1]} span=${span} className=${attempt.error ? "failed" : attempt.outcome ?? "running"} title=${attempt.outcome ?? "running"} /></td></tr>`)}</tbody></table>
     ${runs.map((run) => html`<${Run} key=${run.id} c=${c} chat=${chat} run=${run} />`)}
-    ${runs.length === 0 && html`<p class="faint">Requests were not recorded. <button type="button" class="link" onClick=${() => void c.chats.update(chat.id, { debug: "all" }).then(() => c.toast("Requests are recorded from the next reply on."))}>Record the next ones</button></p>`}
+    ${runs.length === 0 && html`<p class="faint">Requests were not recorded. <button type="button" class="link" onClick=${() => void c.chats.update(chat.id, { debug: "all" }).then((/** @type {boolean} */ done) => done && c.toast("Requests are recorded from the next reply on."))}>Record the next ones</button></p>`}
   </section>`;
 }
 

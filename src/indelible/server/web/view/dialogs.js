@@ -25,12 +25,12 @@ function Rename({ c, chat }) {
 function SystemPrompt({ c, chat }) {
   const [text, setText] = useState(/** @type {string | null} */ (chat ? null : (c.newChat.system ?? "")));
   useEffect(() => {
-    if (chat) c.api.getChat(chat.id).then((details) => setText(details.system ?? ""), () => setText(""));
+    if (chat) void c.attempt(async () => setText((await c.api.getChat(chat.id)).system ?? "")); // unknown: it cannot be saved
   }, []);
   const save = (/** @type {Event} */ event) => {
     event.preventDefault();
     c.show(null);
-    if (chat) void c.chats.update(chat.id, { system: text?.trim() || null }).then(() => c.toast("System prompt saved. It applies from the next reply on."));
+    if (chat) void c.chats.update(chat.id, { system: text?.trim() || null }).then((done) => done && c.toast("System prompt saved. It applies from the next reply on."));
     else c.newChat = { ...c.newChat, system: text?.trim() };
   };
   return html`<${Modal} c=${c} label="System prompt"><form onSubmit=${save}>

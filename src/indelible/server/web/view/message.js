@@ -71,7 +71,7 @@ function Versions({ c, item, busy }) {
 
 /** @param {{c: any, item: any}} props */
 function Editor({ c, item }) {
-  const [text, setText] = useState(plainText(item.messages[0].blocks));
+  const [text, setText] = useState(c.editing?.text ?? plainText(item.messages[0].blocks));
   const field = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
   useLayoutEffect(() => {
     field.current?.focus();

@@ -13,7 +13,7 @@ export function Modal({ c, label, className = "", children }) {
   }, []);
   const close = () => c.show(null);
   return html`<dialog ref=${place} class=${className} aria-label=${label} onClose=${close} onCancel=${close}
-    onClick=${(/** @type {any} */ event) => { if (event.target === place.current) close(); }}>
+    onPointerDown=${(/** @type {any} */ event) => { if (event.target === place.current) close(); }}>
     <div class="sheet">
       <header><h2>${label}</h2><button type="button" class="quiet" aria-label="Close" onClick=${close}>${icon("close")}</button></header>
       ${children}

@@ -22,13 +22,15 @@ export function Queue({ c }) {
     act(() => c.api.orderQueue(chat.id, ids));
   };
   const save = () => {
-    if (editing) act(() => c.api.editQueued(chat.id, editing.id, editing.text));
+    const files = queue.find(({ id }) => id === editing?.id)?.blocks.filter((/** @type {any} */ { type }) => type === "file") ?? [];
+    const text = editing?.text ? [{ type: "text", text: editing.text }] : [];
+    if (editing) act(() => c.api.editQueued(chat.id, editing.id, files.length ? { content: [...text, ...files] } : { text: editing.text }));
     setEditing(null);
   };
   return html`<ol id="queue" aria-label="Queued messages">
     ${shown.map((queued, at) => html`<li key=${queued.id}>
-      ${editing?.id === queued.id ? html`<input aria-label="Edit queued message" value=${editing?.text} onInput=${(/** @type {any} */ { target }) => setEditing({ id: queued.id, text: target.value })}
-          onKeyDown=${(/** @type {KeyboardEvent} */ event) => { if (event.key === "Enter") { event.preventDefault(); save(); } if (event.key === "Escape") { event.stopPropagation(); setEditing(null); } }} />
+      ${editing?.id === queued.id ? html`<textarea aria-label="Edit queued message" rows=${Math.min(6, (editing?.text ?? "").split("\n").length)} value=${editing?.text} onInput=${(/** @type {any} */ { target }) => setEditing({ id: queued.id, text: target.value })}
+          onKeyDown=${(/** @type {KeyboardEvent} */ event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); save(); } if (event.key === "Escape") { event.stopPropagation(); setEditing(null); } }}></textarea>
         <button type="button" class="quiet small" aria-label="Save" onClick=${save}>${icon("check")}</button>`
       : html`<span dir="auto">Queued · ${at + 1} of ${queue.length}: ${plainText(queued.blocks) || "file"}</span>
         <button type="button" class="quiet small" aria-label="Edit queued message" title="Edit" onClick=${() => setEditing({ id: queued.id, text: plainText(queued.blocks) })}>${icon("edit")}</button>

@@ -75,8 +75,11 @@ export class Session {
   }
 
   async logOut() {
-    this.controller.drafts.flushAll();
-    await this.controller.api.logOut().catch(() => {});
+    const { api, chats, drafts } = this.controller;
+    drafts.flushAll();
+    await chats.finishDeletions();
+    const isOver = await this.controller.attempt(() => api.logOut().catch((/** @type {any} */ error) => { if (error.status !== 401) throw error; }).then(() => true));
+    if (!isOver) return; // still logged in, and the user knows
     localStorage.removeItem(USER);
     location.assign(this.#address("login"));
   }

@@ -29,7 +29,7 @@ export function Sidebar({ c }) {
       </section>`)}
       ${list.found?.length === 0 && html`<p class="where">Nothing found.</p>`}
       ${!list.found && list.isLoaded && !list.items.length && html`<p class="where">${list.showsArchived ? "No archived chats." : "No chats yet."}</p>`}
-      ${!list.found && list.next && html`<${More} c=${c} />`}
+      ${list.more && html`<${More} c=${c} />`}
     </div>
     <${Foot} c=${c} />
   </nav>`;
@@ -42,7 +42,7 @@ function More({ c }) {
     const watcher = new IntersectionObserver((seen) => { if (seen.some(({ isIntersecting }) => isIntersecting)) void c.list.loadMore(); });
     if (place.current) watcher.observe(place.current);
     return () => watcher.disconnect();
-  }, [c.list.next]);
+  }, [c.list.more]);
   return html`<button ref=${place} type="button" class="quiet wide" onClick=${() => c.list.loadMore()}>Show more</button>`;
 }
 

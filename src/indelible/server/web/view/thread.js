@@ -116,7 +116,7 @@ export function ThreadView({ c }) {
     follow.current.is = left < NEAR_PX;
     if (follow.current.is) follow.current.seen = items.at(-1)?.key ?? "";
     setAway(!follow.current.is);
-    if (box.scrollTop < EARLY_PX && chat?.hasMore && chat.loaded) void c.loadEarlier();
+    if (box.scrollTop < EARLY_PX && chat?.hasMore && chat.loaded && !c.isEarlierBroken) void c.loadEarlier();
   };
 
   // Before the elements change: where the first item is.
@@ -128,8 +128,12 @@ export function ThreadView({ c }) {
   useLayoutEffect(() => {
     const box = scroller.current;
     if (!box) return;
-    if (state.chat !== c.place) Object.assign(state, { chat: c.place, is: true, seen: "" });
-    const target = c.target === "end" ? null : c.target && document.getElementById(`m-${c.target}`);
+    if (state.chat !== c.place) {
+      Object.assign(state, { chat: c.place, is: true, seen: "" });
+      setAway(false);
+    }
+    const wanted = c.target && items.find(({ messages }) => messages.some(({ id }) => id === c.target)); // a reply has many messages
+    const target = wanted && document.getElementById(`m-${wanted.messages[0].id}`);
     if (c.target === "end") { c.target = null; state.is = true; }
     if (target) {
       c.target = null;
@@ -145,7 +149,7 @@ export function ThreadView({ c }) {
       if (same && same !== first) box.scrollTop += same.getBoundingClientRect().top - state.firstTop;
     }
     if (c.target && c.target !== "end" && chat?.loaded) void c.scrollTo(c.target);
-    if (box.scrollTop < EARLY_PX && chat?.hasMore && chat.loaded && box.scrollHeight <= box.clientHeight + 600) void c.loadEarlier();
+    if (box.scrollTop < EARLY_PX && chat?.hasMore && chat.loaded && !c.isEarlierBroken && box.scrollHeight <= box.clientHeight + 600) void c.loadEarlier();
   });
 
   useEffect(() => {
