@@ -71,6 +71,11 @@ async def test_a_message_of_the_user_marks_what_was_before_it_as_read(store: Sql
     assert not await is_unread(store, chat.id)
 
 
+async def test_a_new_chat_wakes_readers_though_it_has_no_event_yet(store: SqlStore) -> None:
+    made = await store.execute("chat_new", c.Create(), NewChat(owner_id=OWNER, title="Rain"))
+    assert (made.seq, made.wakes_readers, made.wakes_workers) == (0, True, False)
+
+
 async def test_a_mark_wakes_readers_once_and_writes_no_event(engine: AsyncEngine) -> None:
     await settle_in(engine)
     told: list[Outcome] = []

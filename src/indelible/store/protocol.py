@@ -44,7 +44,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     `seq` is the chat's last event, and `live_id` the attempt open at that moment. `messages` entered history, in
     order; `steers` are those of them that a running turn must receive. `vacant_s` is set when the chat was acquired
     from a dead worker: the seconds since that worker's last heartbeat; `takeovers` is how often that happened in this
-    turn, and `in_tool` whether a tool was running. `wakes_readers` is whether there are new events.
+    turn, and `in_tool` whether a tool was running. `wakes_readers` is whether there are new events, or a new chat.
     `wakes_workers` is whether a worker has to act now: the chat is runnable and nobody holds it, or its holder has to
     stop, or has lost it. `summary` is the chat's metadata after an update, or that of a new copy.
     """

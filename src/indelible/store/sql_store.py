@@ -306,7 +306,8 @@ class SqlStore:
             await insert(transaction, "passing_chats", {"chat_id": chat_id})
         chat = row | {"has_title": new.title is not None, "seq": 0, "usage": None, "cost_nanousd": None}
         change = ChatChange(transaction, Snapshot(chat_id=chat_id), payload, chat=chat, open_calls=[], now=now)
-        return await apply_effects(change, decision.effects)
+        outcome = await apply_effects(change, decision.effects)
+        return replace(outcome, wakes_readers=True)  # lists show it, with or without an event
 
     async def append(self, rows: Sequence[JournalRow]) -> Appended:
         # By this machine's clock: a row's time is never compared with another clock, and asking the database for its
