@@ -1,4 +1,4 @@
-// What can be done with a chat as a whole: rename, pin, archive, delete, export, import. Each can be undone.
+// What can be done with a chat as a whole: rename, pin, archive, delete, fork, export, import. Each can be undone.
 
 export const UNDO_MS = 6000;
 const FLAGS = ["archived", "pinned"];
@@ -54,6 +54,17 @@ export class ChatActions {
       clearTimeout(timer);
       return this.controller.api.request("DELETE", `chats/${id}`, { keepalive: true });
     }));
+  }
+
+  /** A new chat with everything up to this item. @param {any} item */
+  async fork(item) {
+    const { chat, api, list } = this.controller;
+    if (!chat) return;
+    const made = await this.controller.attempt(() => api.forkChat(chat.id, item.messages.at(-1).id));
+    if (!made) return;
+    this.controller.go(made.id);
+    list.refresh();
+    this.controller.toast("Forked: this chat continues from the same point.");
   }
 
   /** @param {string} id @param {"md" | "json"} format */

@@ -12,6 +12,7 @@ import { plainText, Thread } from "../core/thread.js";
 import { Attachments } from "./attachments.js";
 import { ChatActions, UNDO_MS } from "./chatactions.js";
 import { ChatList } from "./chatlist.js";
+import { EarlierMessages } from "./earlier.js";
 import { Preferences } from "./preferences.js";
 import { Session, USER } from "./session.js";
 
@@ -45,8 +46,7 @@ export class Controller {
     this.files = new Attachments(this);
     this.chats = new ChatActions(this);
     /** @type {any} */ this.newChat = {}; // model and system prompt of a chat that does not exist yet
-    this.isLoadingEarlier = false;
-    this.isEarlierBroken = false; // loading them has failed: not again by itself
+    this.earlier = new EarlierMessages(this);
     /** @type {(() => void) | null} */ this.onDraw = null;
     /** @type {(() => void) | null} */ this.onGrow = null; // draws the conversation, and nothing beside it
     this.isGrowthOnly = true;
@@ -178,7 +178,7 @@ export class Controller {
 
   /** The server can be reached again, or somebody has logged in again. */
   comeBack() {
-    this.isEarlierBroken = false;
+    this.earlier.isBroken = false;
     if (!this.session.info) void this.session.load();
     this.hub?.hurry();
     void this.outbox.flush();
@@ -194,7 +194,7 @@ export class Controller {
   #readAddress() {
     if (this.sharedKey) return void (this.chat ?? this.#open(null));
     const found = /^#(\w+)(?:\/(\w+))?$/.exec(location.hash);
-    if (found && found[1] === this.chat?.id) this.scrollTo(found[2] ?? null);
+    if (found && found[1] === this.chat?.id) void this.earlier.show(found[2] ?? null);
     else this.#open(found?.[1] ?? null, found?.[2] ?? null);
   }
 
@@ -221,7 +221,7 @@ export class Controller {
     this.thread = new Thread();
     this.problem = null;
     this.editing = null;
-    this.isEarlierBroken = false;
+    this.earlier.isBroken = false;
     this.target = target;
     this.connection = { state: this.chat ? "connecting" : "live" };
     if (!known) {
@@ -344,45 +344,6 @@ export class Controller {
     return chat.title ?? ((first && plainText(first.blocks).slice(0, 60)) || "New chat");
   }
 
-  async loadEarlier() {
-    const { chat } = this;
-    if (!chat?.hasMore || this.isLoadingEarlier) return;
-    this.isLoadingEarlier = true;
-    this.changed();
-    try {
-      const before = chat.messages[0]?.id ?? null;
-      const page = this.sharedKey
-        ? await this.api.get(`shared/${this.sharedKey}/messages?limit=64${before ? `&before=${encodeURIComponent(before)}` : ""}`)
-        : await this.api.listMessages(chat.id, before);
-      if (this.chat !== chat || (chat.messages[0]?.id ?? null) !== before) return; // another chat, or another branch
-      this.isEarlierBroken = false;
-      chat.prepend(page.items, page.next !== null);
-    } catch (error) {
-      if (this.chat === chat) this.isEarlierBroken = true;
-      this.#complain(error);
-    } finally {
-      this.isLoadingEarlier = false;
-      this.changed();
-    }
-  }
-
-  /** Show this message: load earlier ones until it is there. @param {string | null} messageId */
-  async scrollTo(messageId) {
-    const { chat } = this;
-    if (this.target !== messageId) {
-      this.target = messageId;
-      this.changed();
-    }
-    if (!messageId || !chat?.loaded || this.isLoadingEarlier) return;
-    while (this.target === messageId && this.chat === chat && !chat.messages.some(({ id }) => id === messageId)) {
-      const before = chat.messages.length;
-      await this.loadEarlier();
-      if (chat.messages.length > before || this.target !== messageId || this.chat !== chat) continue;
-      this.target = null;
-      if (!this.isEarlierBroken) this.toast("This message is in another version of the chat.");
-    }
-  }
-
   // --- writing ---
 
   async #loadDraft() {
@@ -473,13 +434,13 @@ export class Controller {
     try {
       return await action();
     } catch (error) {
-      this.#complain(error);
+      this.complain(error);
       return undefined;
     }
   }
 
   /** @param {any} error */
-  #complain(error) {
+  complain(error) {
     this.toast(isLost(error) ? "The server is unreachable. Try again when it is back." : error.message);
   }
 
@@ -524,18 +485,6 @@ export class Controller {
     const { chat } = this;
     const first = item.messages.find((/** @type {any} */ { role }) => role === "assistant" || role === "user");
     if (chat && first) void this.attempt(() => this.api.regenerate(chat.id, first.id, model));
-  }
-
-  /** @param {any} item */
-  async fork(item) {
-    const { chat } = this;
-    if (!chat) return;
-    const made = await this.attempt(() => this.api.forkChat(chat.id, item.messages.at(-1).id));
-    if (made) {
-      this.go(made.id);
-      this.list.refresh();
-      this.toast("Forked: this chat continues from the same point.");
-    }
   }
 
   /** @param {string} messageId */

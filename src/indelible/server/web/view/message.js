@@ -148,7 +148,7 @@ const Reply = memo(({ c, item, isLast, isBusy, canWrite, models, status }) => {
       <${CopyButton} text=${() => copyText(item)} label="Copy reply" />
       ${canWrite && html`
         <button type="button" class="quiet small" aria-label="Regenerate" title="Regenerate" disabled=${isBusy} onClick=${() => c.regenerate(item)}>${icon("redo")}</button>
-        <button type="button" class="quiet small" aria-label="Fork from here" title="Fork from here" onClick=${() => c.fork(item)}>${icon("fork")}</button>
+        <button type="button" class="quiet small" aria-label="Fork from here" title="Fork from here" onClick=${() => c.chats.fork(item)}>${icon("fork")}</button>
         <${Menu} label="More reply actions" className="quiet small" button=${icon("more")} entries=${[
           { text: "Attempts and requests", icon: icon("debug"), act: () => c.show({ kind: "debug", chat: c.chat, item }) },
           ...(others.length > 1 && !isBusy ? others.map((/** @type {any} */ entry) => ({ ...entry, icon: icon("redo"), text: `Regenerate with ${entry.text}` })) : []),

@@ -116,7 +116,7 @@ export function ThreadView({ c }) {
     follow.current.is = left < NEAR_PX;
     if (follow.current.is) follow.current.seen = items.at(-1)?.key ?? "";
     setAway(!follow.current.is);
-    if (box.scrollTop < EARLY_PX && chat?.hasMore && chat.loaded && !c.isEarlierBroken) void c.loadEarlier();
+    if (box.scrollTop < EARLY_PX && chat?.hasMore && chat.loaded && !c.earlier.isBroken) void c.earlier.load();
   };
 
   // Before the elements change: where the first item is.
@@ -148,8 +148,8 @@ export function ThreadView({ c }) {
       // Earlier messages were put above: what is being read stays where it is.
       if (same && same !== first) box.scrollTop += same.getBoundingClientRect().top - state.firstTop;
     }
-    if (c.target && c.target !== "end" && chat?.loaded) void c.scrollTo(c.target);
-    if (box.scrollTop < EARLY_PX && chat?.hasMore && chat.loaded && !c.isEarlierBroken && box.scrollHeight <= box.clientHeight + 600) void c.loadEarlier();
+    if (c.target && c.target !== "end" && chat?.loaded) void c.earlier.show(c.target);
+    if (box.scrollTop < EARLY_PX && chat?.hasMore && chat.loaded && !c.earlier.isBroken && box.scrollHeight <= box.clientHeight + 600) void c.earlier.load();
   });
 
   useEffect(() => {
@@ -165,7 +165,7 @@ export function ThreadView({ c }) {
   const fresh = isAway && state.seen ? items.length - 1 - items.findLastIndex(({ key }) => key === state.seen) : 0;
   return html`<div class="thread">
     <div id="scroll" ref=${scroller} onScroll=${scroll} tabindex="-1">
-      ${chat?.loaded && items.length > 0 && html`<p class="top">${chat.hasMore ? (c.isLoadingEarlier ? "Loading…" : html`<button type="button" class="link" onClick=${() => c.loadEarlier()}>Show earlier messages</button>`) : "Beginning of the chat"}</p>`}
+      ${chat?.loaded && items.length > 0 && html`<p class="top">${chat.hasMore ? (c.earlier.isLoading ? "Loading…" : html`<button type="button" class="link" onClick=${() => c.earlier.load()}>Show earlier messages</button>`) : "Beginning of the chat"}</p>`}
       ${isEmpty && html`<${Empty} c=${c} />`}
       <${List} c=${c} items=${items} pending=${pending} />
       ${c.problem && html`<div class="card"><p role="alert">${c.problem}</p></div>`}
