@@ -1,4 +1,4 @@
-"""What a reader may see: the events of a feed, and the JSON of each.
+"""What a reader may see: the kinds of events in a feed, and the values in them (feed/timeline.py writes their JSON).
 
 A feed is what happened in a chat, in order: first perhaps a `snapshot`, then one event per fact and one `part`
 event per piece of a running reply. docs/feed.md shows the JSON of every kind. Each event has a cursor; a reader
