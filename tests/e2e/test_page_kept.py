@@ -368,3 +368,23 @@ async def test_a_draft_from_another_device_is_gone_when_it_was_sent(browser: Bro
             await window.composer.press("Enter")
         await expect(window.items.last.locator(".text")).to_have_text("Two.")
         assert (await RemoteLists(server.client).get_draft(window.chat_id)).text == ""
+
+
+async def test_the_end_of_the_list_that_is_reached_while_it_is_read_again_is_loaded(
+    browser: Browser, database: str
+) -> None:
+    async with serve_app(database, worker=False) as server, browse(browser, server.url) as window:
+        page = window.page
+        for at in range(60):
+            await server.client.create_chat(title=f"Chat {at:02}")
+        await page.reload()
+        await expect(window.chats).to_have_count(50)
+        async with page.expect_response("**/chats?limit=50*"):
+            await page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # the list is read again
+        go = await hold(page, "**/chats?limit=50*", "GET")
+        async with page.expect_request("**/chats?limit=50*"):
+            await page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        await page.evaluate("document.querySelector('.groups').scrollTo(0, 1e6)")
+        await page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        go.set()
+        await expect(window.chats).to_have_count(60)

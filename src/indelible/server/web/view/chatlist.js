@@ -23,6 +23,7 @@ export class ChatList {
     /** @type {any} */ this.timer = null;
     this.isStale = false;
     this.isReading = false;
+    this.wantsMore = false; // the end of the list came into view while it was read
     this.hasFeed = false;
     /** @type {[string, any][]} */ this.arrived = []; // events that came while the list was read
   }
@@ -137,6 +138,10 @@ export class ChatList {
         this.isStale = false;
         this.refresh();
       }
+      if (this.wantsMore) {
+        this.wantsMore = false;
+        void this.loadMore();
+      }
     });
   }
 
@@ -167,6 +172,7 @@ export class ChatList {
   async loadMore() {
     if (this.found) return this.#search(this.query.trim(), this.foundNext);
     const { next } = this;
+    this.wantsMore = this.isReading;
     if (!next || this.isReading) return;
     const page = await this.controller.attempt(() => this.controller.api.listChats({ cursor: next, archived: this.showsArchived }));
     if (!page || this.next !== next) return; // another list, or another first page
