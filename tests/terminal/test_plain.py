@@ -11,10 +11,12 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import poll_until
 
 from indelible.app.app import App
+from indelible.content import Part
 from indelible.errors import Invalid, ModelFailed
-from indelible.models.protocol import Model
+from indelible.models.protocol import Call, Model
 from indelible.models.providers.demo.model import DemoModel
 from indelible.terminal.demo_tools import make_demo_tools
 from indelible.terminal.plain import PlainChat, read_all, read_lines
@@ -24,10 +26,14 @@ OpenApp = Callable[..., AbstractAsyncContextManager[App]]
 
 
 async def filter_lines(
-    opened: AbstractAsyncContextManager[App], lines: Iterable[str], *, resume: bool = False
+    opened: AbstractAsyncContextManager[App],
+    lines: Iterable[str],
+    *,
+    resume: bool = False,
+    out: io.StringIO | None = None,
 ) -> tuple[str, str, bool]:
     """What comes out, what is written beside it, and whether a reply failed."""
-    out, errors = io.StringIO(), io.StringIO()
+    out, errors = out or io.StringIO(), io.StringIO()
 
     async def give() -> AsyncIterator[str]:
         for line in lines:
@@ -64,8 +70,15 @@ async def test_a_resumed_chat_writes_the_whole_of_a_reply_that_was_left(open_cha
         async for part in chat.send("first"):
             if part.text:
                 break
-    model = ScriptedModel([[parts.text_delta("1", " and half."), parts.finish()]])
-    assert await filter_lines(open_chats(model), [], resume=True) == ("Half and half.\n\n", "", False)
+    out = io.StringIO()
+
+    async def continue_when_read(_call: Call) -> AsyncIterator[Part]:
+        await poll_until(lambda: out.getvalue() == "Half")  # a reply that has ended by then would not be written
+        yield parts.text_delta("1", " and half.")
+        yield parts.finish()
+
+    model = ScriptedModel([continue_when_read])
+    assert await filter_lines(open_chats(model), [], resume=True, out=out) == ("Half and half.\n\n", "", False)
 
 
 async def test_the_demo_tools_are_called_and_answer(open_chats: OpenApp) -> None:
