@@ -363,7 +363,7 @@ def test_a_chat_on_a_server_is_answered_stopped_and_resumed() -> None:
     ("arguments", "status", "said"),
     [
         (("--server", "http://127.0.0.1:9", "--database", "x.db"), 2, "Choose either --server or --database."),
-        (("--server", "127.0.0.1:9"), 1, "The server's URL must begin with http:// or https://"),
+        (("--server", "127.0.0.1:9"), 2, "The server's URL must begin with http:// or https://"),
     ],
 )
 def test_a_server_that_cannot_be_used_is_one_line(arguments: tuple[str, ...], status: int, said: str) -> None:
@@ -616,7 +616,16 @@ def test_the_help_of_chat_has_examples() -> None:
         (("usage", "--since", "yesterday"), "Can't read --since 'yesterday' as a day."),
         (("completion", "tcsh"), "Choose bash, zsh or fish."),
         (("chat", "--tools", "mine:TOOLS", "--server", "http://127.0.0.1:9"), "runs its own tools"),
-        (("frobnicate",), "frobnicate"),
+        (("chat", "--tools", "nosuch:TOOLS"), "there is no module nosuch."),
+        (("serve", "--client-tools", "os:nosuch", "--log-format", "text"), "the module os has no nosuch."),
+        (("ask", "hello", "--file", "nosuch.png"), "'nosuch.png' does not exist"),
+        (
+            ("usage", "--since", "2026-11-02", "--until", "2026-11-01"),
+            "--since 2026-11-02 is after",
+        ),
+        (("frobnicate",), "No such command 'frobnicate'. See 'indelible --help'."),
+        (("chats", "frobnicate"), "No such command 'frobnicate'. See 'indelible chats --help'."),
+        (("chats", "export", "--frobnicate"), "See 'indelible chats export --help'."),
         (("migrate", "--database", ""), "database = '', from an argument: it must be a file or a URL, not empty"),
     ],
 )
@@ -627,6 +636,13 @@ def test_a_mistake_on_the_command_line_is_one_line(arguments: tuple[str, ...], s
     assert done.stderr.startswith("indelible: ")
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [(), ("user",), ("token",)])
+def test_a_command_that_needs_another_prints_its_help_as_it_is(arguments: tuple[str, ...]) -> None:
+    done = run_indelible(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == run_indelible(*arguments, "--help").stdout
 
 
 # --- migrate -----------------------------------------------------------------------------

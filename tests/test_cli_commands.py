@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.support.commands import run_indelible, start_indelible
+from tests.support.commands import INDELIBLE, run_indelible, start_indelible
 from tests.support.waiting import DEADLINE_S
 
 
@@ -34,6 +35,37 @@ def test_a_question_and_its_context_are_a_chat_that_is_found_exported_imported_a
     shown = run_indelible("chats", "show", imported).stdout
     assert "## You\n\na light\n\nroll a die\n\n## Assistant (demo)\n" in shown
     assert json.loads(run_indelible("usage", "--json").stdout)["total"]["turns"] == 1
+
+
+def test_an_import_names_the_file_that_it_refuses_and_keeps_those_before_it(working_directory: Path) -> None:
+    run_indelible("ask", "hello")
+    run_indelible("chats", "export", "-o", "chat.json")
+    run_indelible("chats", "export", "--files", "-o", "chat.zip")
+    (working_directory / "notes.json").write_text("These are notes.")
+    (working_directory / "half.zip").write_bytes((working_directory / "chat.zip").read_bytes()[:200])
+    for refused, reason in [("notes.json", "Not an exported chat"), ("half.zip", "not an archive of a chat")]:
+        done = run_indelible("chats", "import", "chat.json", refused, "chat.json")
+        assert (done.returncode, done.stdout.count("\n"), done.stderr.count("\n")) == (1, 1, 1)
+        assert refused in done.stderr
+        assert reason in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "errors"),
+    [
+        (["chats", "import", "-"], 2, "indelible: Can't read -: standard input is closed.\n"),
+        (["chat"], 0, ""),
+    ],
+)
+def test_a_closed_standard_input_is_an_empty_one(arguments: list[str], status: int, errors: str) -> None:
+    command = ["/bin/sh", "-c", f"exec {shlex.join([*INDELIBLE, *arguments])} <&-"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", errors)
+
+
+def test_the_next_step_after_adding_a_user_can_be_pasted_into_a_shell() -> None:
+    run_indelible("migrate")
+    assert run_indelible("user", "add", "Ada Lovelace").stdout.endswith("indelible token create 'Ada Lovelace'\n")
 
 
 def test_a_chat_beside_a_server_is_a_chat_on_it_with_the_login_that_it_needs() -> None:

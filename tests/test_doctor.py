@@ -83,6 +83,26 @@ async def test_every_fault_is_found_and_no_secret_is_shown(monkeypatch: pytest.M
     assert CANARY not in repr([findings, exposed])
 
 
+async def test_a_database_that_can_not_be_created_is_no_database_that_a_start_creates() -> None:
+    os.mkdir("folder")  # noqa: PTH102
+
+    folder = await examine(load_settings(database="folder", port=0))
+    nowhere = await examine(load_settings(database="nowhere/chats.db", port=0))
+
+    assert find(folder, "database") == Finding("failed", "database", "folder is a directory. Choose a file in it.")
+    assert find(nowhere, "disk").status == "failed"
+    assert "database" not in {finding.check for finding in nowhere}
+
+
+async def test_the_settings_file_is_named_only_if_there_is_one() -> None:
+    without = await examine(load_settings(database="chats.db", port=0))
+    os.close(os.open("indelible.toml", os.O_CREAT, 0o600))
+    with_file = await examine(load_settings(database="chats.db", port=0))
+
+    assert find(without, "settings").message == "Read from the environment; there is no indelible.toml here."
+    assert find(with_file, "settings").message == "Read from the environment and indelible.toml."
+
+
 async def test_a_server_that_is_away_is_reported_without_its_password() -> None:
     settings = load_settings(database=f"postgresql://ada:{CANARY}@127.0.0.1:1/none", port=0)
 

@@ -96,6 +96,16 @@ def test_a_server_that_cannot_start_says_so_in_json_too(tmp_path: Path) -> None:
     assert line["message"].startswith("0.0.0.0 is reachable from other machines.")
 
 
+def test_a_server_whose_database_is_unusable_says_so_once(tmp_path: Path) -> None:
+    (tmp_path / "notes.db").write_text("These are notes, and no database at all." * 100)
+    sentence = "notes.db is not a SQLite database. Choose another file."
+    text = run_indelible("serve", "--port", "0", "--database", "notes.db", directory=tmp_path)
+    assert (text.returncode, text.stderr) == (1, f"indelible: {sentence}\n")
+    options = ("--port", "0", "--database", "notes.db", "--log-format", "json")
+    (line,) = run_indelible("serve", *options, directory=tmp_path).stderr.splitlines()
+    assert json.loads(line)["message"] == sentence
+
+
 def test_a_server_is_silent_by_default_and_readable_when_asked(tmp_path: Path) -> None:
     with start(tmp_path, "serve", "--port", "0", INDELIBLE_TOKEN=TOKEN) as server:
         url = server.read_url()

@@ -40,6 +40,7 @@ _USER_INFO: Final = re.compile(r"(?<=://)([^\s/:@]*):[^\s/@]+@")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _LINK_KEY: Final = re.compile(r"(?<=/shared/)[^/\s]+")
 _CHAT_IN_PATH: Final = re.compile(r"/chats/(chat_\w+)")
+_DUPLICATES: Final = ("Exception in ASGI application", "Traceback (", "Application startup failed")
 _COLOURS: Final = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m"}
 
 
@@ -184,8 +185,12 @@ def _find_path(record: logging.LogRecord) -> str:
 
 
 def _should_log(record: logging.LogRecord) -> bool:
-    """Drop uvicorn's duplicate: server/problem_details.py logs an exception of the application."""
-    return not (record.name == "uvicorn.error" and str(record.msg).startswith("Exception in ASGI application"))
+    """Drop uvicorn's duplicates of our own reports.
+
+    server/problem_details.py logs an exception of a request, and server/process.py raises what kept the server from
+    starting, or ended it.
+    """
+    return not (record.name == "uvicorn.error" and str(record.msg).startswith(_DUPLICATES))
 
 
 def _write_traceback(found: tuple[Any, ...] | Any) -> str:

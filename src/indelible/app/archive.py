@@ -39,6 +39,7 @@ from indelible.store.lists.transfer import ChatFile, parse_file
 from indelible.store.queries.file_mentions import find_file_ids
 
 _CHAT: Final = "chat.json"
+_SIGNATURE: Final = b"PK\x03\x04"
 _FILES: Final = "files/"
 _DAMAGED: Final = (zlib.error, lzma.LZMAError)
 _MAX_CHAT_BYTES: Final = 256 * 1024 * 1024
@@ -78,8 +79,12 @@ async def _add(files: FileService, file_id: str, archive: zipfile.ZipFile, path:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether this is a ZIP archive, and not an exported chat alone."""
-    return zipfile.is_zipfile(path)
+    """Whether this is a ZIP archive, whole or not, and not an exported chat alone."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_SIGNATURE)) == _SIGNATURE
+    except OSError:
+        return False
 
 
 async def read_archive(service: ChatService, path: Path) -> CreatedChat:

@@ -41,7 +41,8 @@ def ask(
     ] = None,
     *,
     file: Annotated[
-        list[Path] | None, typer.Option("--file", "-f", metavar="FILE", help="Attach a file. Repeatable.")
+        list[Path] | None,
+        typer.Option("--file", "-f", metavar="FILE", exists=True, dir_okay=False, help="Attach a file. Repeatable."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Ask in the most recent chat.")] = False,
     chat: Annotated[

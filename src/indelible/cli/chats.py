@@ -16,6 +16,7 @@ import typer
 from indelible.cli.default_command import make_group_with_default
 from indelible.cli.opening import open_to_read
 from indelible.cli.options import DatabaseOption, ServerOption, UsageMistake
+from indelible.errors import Invalid
 
 if TYPE_CHECKING:
     from indelible.app.user import User
@@ -181,7 +182,11 @@ def import_chats(
                 if str(file) != "-" and await asyncio.to_thread(is_archive, file):
                     chat = await user.import_archive(file)
                 else:
-                    chat = await user.import_chat(await asyncio.to_thread(_read, file))
+                    content = await asyncio.to_thread(_read, file)
+                    try:
+                        chat = await user.import_chat(content)
+                    except Invalid as error:
+                        raise Invalid(f"{file}: {error}") from error
                 sys.stdout.write(f"{chat.id}\n")
                 sys.stdout.flush()
 
@@ -189,6 +194,8 @@ def import_chats(
 
 
 def _read(file: Path) -> bytes:
+    if str(file) == "-" and sys.stdin is None:
+        raise UsageMistake("Can't read -: standard input is closed.")
     try:
         return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     except OSError as error:

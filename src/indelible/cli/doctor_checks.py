@@ -67,7 +67,8 @@ def check_variables() -> Iterator[Finding]:
     for sentence in unknown:
         yield Finding("warning", "settings", sentence)
     if not unknown:
-        yield Finding("ok", "settings", f"Read from the environment and {FILE}.")
+        file = f" and {FILE}" if Path(FILE).is_file() else f"; there is no {FILE} here"
+        yield Finding("ok", "settings", f"Read from the environment{file}.")
 
 
 def check_models(settings: Settings) -> Iterator[Finding]:
@@ -144,7 +145,11 @@ def check_modes(path: Path) -> Iterator[Finding]:
 async def check_database(address: Address) -> list[Finding]:
     where = describe(address)
     if address.is_sqlite:
-        if not address.path.is_file():
+        if not address.path.absolute().parent.is_dir():
+            return []  # check_disk has found it
+        if address.path.is_dir():
+            return [Finding("failed", "database", f"{where} is a directory. Choose a file in it.")]
+        if not address.path.exists():
             return [Finding("warning", "database", f"{where} does not exist yet. “indelible serve” creates it.")]
         address = msgspec.structs.replace(address, mode="rw")  # never create it
     try:

@@ -50,7 +50,7 @@ def main() -> None:
     try:
         sys.exit(_assemble()(prog_name="indelible", standalone_mode=False))
     except typer.TyperException as error:
-        _fail(f"{error.format_message().rstrip('.')}. See 'indelible --help'.", status=error.exit_code)
+        _fail_as_typed(error)
     except UsageMistake as error:
         _fail(str(error), status=_BAD_USAGE)
     except IndelibleError as error:
@@ -84,6 +84,17 @@ def _add(app: typer.Typer, *commands: Callable[..., None]) -> None:
 def _exit(number: int, _frame: FrameType | None) -> NoReturn:
     """Exit through every `finally`, so that the terminal's cursor and echo are restored."""
     sys.exit(128 + number)
+
+
+def _fail_as_typed(error: typer.TyperException) -> NoReturn:
+    """A mistake that typer found; `indelible user` alone is one, and gets its help."""
+    context = getattr(error, "ctx", None)
+    message = error.format_message()
+    if context is not None and message == context.get_help():
+        sys.stderr.write(f"{message}\n")
+        sys.exit(error.exit_code)
+    command = "indelible" if context is None else context.command_path
+    _fail(f"{message.rstrip('.')}. See '{command} --help'.", status=error.exit_code)
 
 
 def _fail(sentence: str, *, status: int) -> NoReturn:

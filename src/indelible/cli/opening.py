@@ -20,6 +20,7 @@ from indelible.cli.options import (
     read_settings,
     refuse_missing_database,
 )
+from indelible.errors import Invalid
 
 if TYPE_CHECKING:
     from indelible.app.user import User
@@ -84,7 +85,10 @@ def open_to_chat(
 def _open_server(url: str, settings: Settings) -> AbstractAsyncContextManager[User]:
     from indelible.client.client import Client  # noqa: PLC0415
 
-    return Client(url, token=settings.token or None)
+    try:
+        return Client(url, token=settings.token or None)
+    except Invalid as error:
+        raise UsageMistake(str(error)) from error
 
 
 def _refuse_tools(tools: list[str] | None, url: str) -> None:

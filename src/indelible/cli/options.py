@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from indelible.errors import IndelibleError, ModelFailed
+from indelible.errors import IndelibleError, Invalid, ModelFailed
 
 if TYPE_CHECKING:
     from indelible.settings import Settings
@@ -164,18 +164,24 @@ def load_named_tools(names: list[str] | None, settings: Settings) -> list[Any]:
     """The tools of `--tools`. The demo model has two of its own."""
     from indelible.clock import SystemClock  # noqa: PLC0415
     from indelible.terminal.demo_tools import make_demo_tools  # noqa: PLC0415
-    from indelible.tools.load import load_tools  # noqa: PLC0415
 
     if not names and settings.model == "demo":
         return list(make_demo_tools(SystemClock(), pace_s=0.02))
-    return load_tools(names or [])
+    return _load_tools(names, "--tools")
 
 
 def load_client_tools(names: list[str] | None) -> list[Any]:
     """The tools of `--client-tools`."""
+    return _load_tools(names, "--client-tools")
+
+
+def _load_tools(names: list[str] | None, option: str) -> list[Any]:
     from indelible.tools.load import load_tools  # noqa: PLC0415
 
-    return load_tools(names or [], option="--client-tools")
+    try:
+        return list(load_tools(names or [], option=option))
+    except Invalid as error:
+        raise UsageMistake(str(error)) from error
 
 
 @contextmanager
@@ -200,7 +206,7 @@ def logging_as(settings: Settings) -> Iterator[None]:
         if settings.log_format == "text":
             raise
         logging.getLogger("indelible").critical(str(error))
-        raise typer.Exit(1) from error
+        raise typer.Exit(2 if isinstance(error, UsageMistake) else 1) from error
 
 
 def describe_process(settings: Settings, *, tools: int, worker: bool = True) -> dict[str, str]:

@@ -40,6 +40,8 @@ def usage(
     Failed and interrupted replies count too, because they were paid for. Costs are those of known prices.
     """
     first, last = _parse(since, "--since"), _parse(until, "--until")
+    if first is not None and last is not None and first > last:
+        raise UsageMistake(f"--since {since} is after --until {until}.")
     opened = open_to_read(server=server, database=database)
 
     from indelible.terminal import print_lines  # noqa: PLC0415  (see main.py)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
@@ -38,7 +39,7 @@ def add(
     """Add a user."""
     checked = _check_role(role)
     with_accounts(database, lambda accounts: accounts.add_user(name, role=checked))
-    sys.stdout.write(f"Added {name}. Let them log in with: indelible token create {name}\n")
+    sys.stdout.write(f"Added {name}. Let them log in with: indelible token create {shlex.quote(name)}\n")
 
 
 @user_app.command("list")

@@ -13,6 +13,7 @@ handed off; a chat on a server is the same chat.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -81,7 +82,8 @@ def open_chat(
     With `resume` it resumes an existing chat (listing.find_chat), which is given `setup`. `where` is shown first. With
     `lines` each line of a pipe is a message; otherwise all of it is one.
     """
-    in_terminal = not plain and sys.stdin.isatty() and sys.stdout.isatty()
+    source = sys.stdin or Path(os.devnull).open()  # noqa: SIM115  (closed by whoever started us)
+    in_terminal = not plain and source.isatty() and sys.stdout.isatty()
 
     async def run() -> int:
         async with opened as user:
@@ -90,8 +92,8 @@ def open_chat(
                 await _run_in_terminal(user, chat, where=where, clock=clock, setup=setup)
                 return 0
             filtered = PlainChat(user, out=sys.stdout, errors=sys.stderr, clock=clock, setup=setup)
-            read = read_lines if lines or sys.stdin.isatty() else read_all
-            await filtered.run(chat, read(sys.stdin))
+            read = read_lines if lines or source.isatty() else read_all
+            await filtered.run(chat, read(source))
             return int(filtered.failed)
 
     return asyncio.run(_end_on_sigterm(run()))
