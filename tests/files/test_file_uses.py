@@ -118,8 +118,7 @@ async def test_a_fork_uses_only_the_files_that_it_has(store: SqlStore, files: Sq
     await store.execute(
         first.chat_id, c.Edit(message_id=first.messages[0].id or ""), UserInput(blocks=[file.to_block()])
     )
-    names = {"new_chat_id": new_id("chat"), "owner_id": OWNER}
-    fork = await store.fork(first.chat_id, first.messages[0].id or "", **names)
+    fork = await store.fork(first.chat_id, first.messages[0].id or "", new_chat_id=new_id("chat"), owner_id=OWNER)
     assert await files.find_used(fork.chat_id, [file.id]) == {}
     await store.execute(first.chat_id, c.Delete())
     assert not await exists(files, file)

@@ -8,12 +8,14 @@ names nothing. Nothing of it fails a write, on neither database.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, settle_in
+from tests.store.responses import respond
 from tests.support.engine import get_database
 
 from indelible.content import (
@@ -42,6 +44,7 @@ from indelible.store.database.tables.chats import messages
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.tool_ledger import RunChange, RunKey, RunSettled, RunStarted
 from indelible.store.payloads import ChatPatch, NewChat, UserInput
+from indelible.store.protocol import Once
 from indelible.store.sql_store import SqlStore
 
 ODD = "half \ud83d, nothing \0, whole \ud83d\ude00 \u00e9"
@@ -204,23 +207,20 @@ async def test_the_same_odd_request_again_gets_the_same_answer(chat: Driver) -> 
     given = StoredResponse(202, ODD.encode("utf-8", "surrogatepass"))
     request = Request(OWNER, ODD, f"POST /{ODD}", ODD.encode("utf-8", "surrogatepass"))
     for _ in range(2):
-        answer = await chat.store.execute_once(
-            request, chat.id, c.Send(), UserInput(blocks=[Text(ODD)]), answer=lambda outcome: given
-        )
-        assert answer == given
+        send = partial(chat.store.execute, chat.id, c.Send(), UserInput(blocks=[Text(ODD)]))
+        assert await respond(send, Once(request, lambda outcome: given)) == given
     assert await chat.queued() == [KEPT]
     for other in (request._replace(route="POST /"), request._replace(body_hash=b"")):
         with pytest.raises(Invalid):
-            await chat.store.execute_once(other, chat.id, c.Send(), answer=lambda outcome: given)
+            await chat.store.execute(chat.id, c.Send(), once=Once(other, lambda outcome: given))
 
 
 @pytest.mark.parametrize("key", ["", "k" * (MAX_KEY_LENGTH + 1)])
 async def test_a_key_that_is_none_or_too_long_is_refused(chat: Driver, key: str) -> None:
     """PostgreSQL could not keep a very long one in its index; SQLite could."""
+    once = Once(Request(OWNER, key, "POST /", b""), lambda outcome: StoredResponse(202, b""))
     with pytest.raises(Invalid, match="characters"):
-        await chat.store.execute_once(
-            Request(OWNER, key, "POST /", b""), chat.id, c.Send(), answer=lambda outcome: StoredResponse(202, b"")
-        )
+        await chat.store.execute(chat.id, c.Send(), once=once)
 
 
 # --- names ---

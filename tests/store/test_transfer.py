@@ -13,10 +13,10 @@ from tests.support.engine import get_database
 from indelible.content import Finish, TextDelta, ToolCall, Usage, encode
 from indelible.errors import Invalid, NotFound, TooLarge
 from indelible.machine import commands as c
-from indelible.store.commands.idempotency import Request, StoredResponse
+from indelible.store.commands.idempotency import Request, RequestRepeated, StoredResponse
 from indelible.store.lists.transfer import ChatFile, parse_file
 from indelible.store.payloads import ChatPatch
-from indelible.store.protocol import Outcome
+from indelible.store.protocol import Once
 from indelible.store.queries.listing import ChatFilter
 from indelible.store.sql_store import SqlStore
 
@@ -44,11 +44,11 @@ async def make_tree(store: SqlStore, engine: AsyncEngine) -> Driver:
 
 
 async def bring(store: SqlStore, content: bytes, request: Request | None = None) -> str:
-    def answer(outcome: Outcome) -> StoredResponse:
-        return StoredResponse(201, encode(outcome.chat_id))
-
-    stored = await store.lists.import_chat(parse_file(content), owner_id=OWNER, request=request, answer=answer)
-    return str(msgspec.json.decode(stored.body))
+    once = request and Once(request, lambda outcome: StoredResponse(201, outcome.chat_id.encode()))
+    try:
+        return (await store.lists.import_chat(parse_file(content), owner_id=OWNER, once=once)).chat_id
+    except RequestRepeated as repeated:
+        return repeated.response.body.decode()
 
 
 def without_time(file: ChatFile) -> ChatFile:
