@@ -39,6 +39,7 @@ OTHERS_BETWEEN: Final = 12
 GROUPS: Final = {
     "tests/e2e/test_page.py": "browser",
     "tests/e2e/test_page_access.py": "browser",
+    "tests/e2e/test_page_focus.py": "browser",
     "tests/e2e/test_page_history.py": "browser",
     "tests/e2e/test_page_kept.py": "browser",
     "tests/e2e/test_page_lists.py": "browser",

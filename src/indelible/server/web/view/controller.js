@@ -52,6 +52,7 @@ export class Controller {
     this.isGrowthOnly = true;
     /** @type {number | null} */ this.frame = null;
     this.draft = "";
+    this.arrivals = 0; // how often the user has gone to a chat: the focus then goes to the message field
     const storage = localStorage;
     const user = storage.getItem(USER); // of the last visit, until the server has said who it is
     this.outbox = new Outbox({
@@ -195,7 +196,10 @@ export class Controller {
     if (this.sharedKey) return void (this.chat ?? this.#open(null));
     const found = /^#(\w+)(?:\/(\w+))?$/.exec(location.hash);
     if (found && found[1] === this.chat?.id) void this.earlier.show(found[2] ?? null);
-    else this.#open(found?.[1] ?? null, found?.[2] ?? null);
+    else {
+      this.arrivals += 1;
+      this.#open(found?.[1] ?? null, found?.[2] ?? null);
+    }
   }
 
   /** @param {string | null} id @param {string | null} [messageId] */
@@ -268,7 +272,7 @@ export class Controller {
 
   /** @param {string} state @param {number} [retryAt] */
   #noteConnection(state, retryAt) {
-    if (this.connection.state === "reconnecting" && state === "live") this.comeBack();
+    if (this.connection.state === "reconnecting" && state !== "reconnecting") this.comeBack();
     this.connection = { state, retryAt };
     this.changed();
   }

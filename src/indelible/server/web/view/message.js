@@ -81,7 +81,7 @@ function Editor({ c, item }) {
   const save = () => c.edit(item.messages[0], text);
   const key = (/** @type {KeyboardEvent} */ event) => {
     if (event.key === "Escape") { event.stopPropagation(); cancel(); }
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); save(); }
+    if (c.preferences.sends(event)) { event.preventDefault(); save(); }
   };
   return html`<div class="editor">
     <textarea ref=${field} aria-label="Edit message" rows=${Math.min(12, text.split("\n").length + 1)} value=${text} onKeyDown=${key}
