@@ -11,6 +11,7 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.responses import respond
 from tests.support.engine import begin_read, begin_write, get_database, transact
+from tests.support.stored import load_path
 
 from indelible.content import Text
 from indelible.errors import Invalid, NotAllowed, NotFound, TooLarge, TooMany
@@ -98,11 +99,11 @@ async def test_a_chat_that_is_made_or_deleted_for_a_request_is_so_once(store: Sq
     words = NewChat(owner_id="user_1", blocks=[Text("hi")])
     for _ in range(2):
         await respond(partial(store.execute, "chat_2", Create(with_message=True), words), make)
-    assert len(await store.path("chat_2")) == 1
+    assert len(await load_path(store, "chat_2")) == 1
     answers = [await respond(partial(store.execute, "chat_2", Delete()), drop) for _ in range(2)]
     assert len(set(answers)) == 1, "the answer to a deletion has no chat left to go with"
     with pytest.raises(NotFound):
-        await store.path("chat_2")
+        await load_path(store, "chat_2")
 
 
 async def test_an_answer_is_kept_also_if_there_was_nothing_to_do(store: SqlStore, engine: AsyncEngine) -> None:
@@ -180,7 +181,7 @@ async def test_an_update_that_is_repeated_changes_nothing(store: SqlStore) -> No
 
 
 async def test_a_copy_that_is_asked_for_often_is_one(store: SqlStore, engine: AsyncEngine) -> None:
-    (message,) = await store.path("chat_1")
+    (message,) = await load_path(store, "chat_1")
     fork = partial(store.fork, "chat_1", message.id or "", owner_id="user_1", user_id="user_1")
     once = Once(SEND, lambda outcome: StoredResponse(201, outcome.chat_id.encode()))
     answers = await asyncio.gather(

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import begin_read, begin_write, get_database, transact
+from tests.support.stored import load_runs
 from tests.support.waiting import Watched
 
 from indelible.content import (
@@ -37,7 +38,7 @@ from indelible.errors import LeaseLost, Shutdown, StoreFailed
 from indelible.machine.commands import Acquire, Create, FinishTurn, StartAttempt
 from indelible.store.database.tables.chats import attempts, journal, users, workers
 from indelible.store.journal.append import Appended, BadRows, JournalRow
-from indelible.store.journal.tool_ledger import RunKey, RunStarted, load_runs
+from indelible.store.journal.tool_ledger import RunKey, RunStarted
 from indelible.store.journal.writer import Journal, JournalWriter
 from indelible.store.payloads import NewChat, StepResult
 from indelible.store.queries.chat_view import AttemptName

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, settle_in
 from tests.store.responses import respond
 from tests.support.engine import get_database
+from tests.support.stored import load_journal, load_ledger
 
 from indelible.content import (
     File,
@@ -99,7 +100,7 @@ async def test_what_the_holder_of_an_attempt_brings_along_is_kept(chat: Driver) 
     rest = [TextDelta("1", ODD), ReasoningDelta(ODD, ODD), StreamError(ODD), Finish(metadata={ODD: ODD})]
     await chat.end(c.FinishTurn, pending=rest, response_id=ODD)
     assert (await chat.said())[-1] == ("assistant", f"It is{KEPT}")
-    assert (await chat.store.rows(chat.id, chat.attempt_id))[-1].parts[0] == TextDelta("1", KEPT)
+    assert (await load_journal(chat.store, chat.id, chat.attempt_id))[-1].parts[0] == TextDelta("1", KEPT)
     await chat.check()
 
 
@@ -111,10 +112,10 @@ async def test_what_is_published_and_what_tools_do_is_kept(chat: Driver) -> None
     for n, (parts, change) in enumerate(rows, 2):
         row = JournalRow(chat.id, chat.attempt_id, chat.epoch, n, encode(parts), (change,))
         assert (await chat.store.append([row])).written == {chat.attempt_id}
-    (run,) = await chat.store.runs(chat.id, chat.turn_id)
+    (run,) = await load_ledger(chat.store, chat.id, chat.turn_id)
     assert (run.call_id, run.name) == (SHOWN, SHOWN)
     assert run.result == ToolResult(KEPT, KEPT, output=KEPT)
-    assert (await chat.store.rows(chat.id, chat.attempt_id))[2].parts == [run.result]
+    assert (await load_journal(chat.store, chat.id, chat.attempt_id))[2].parts == [run.result]
     await chat.end(c.CommitStep)
     await chat.check()
 
@@ -236,8 +237,6 @@ NAMING: dict[str, Callable[[SqlStore, str, str], Awaitable[Any]]] = {
     "delete queued": lambda store, chat_id, odd: store.execute(chat_id, c.DeleteQueued(queued_id=odd)),
     "interrupt": lambda store, chat_id, odd: store.execute(chat_id, c.Interrupt(turn_id=odd)),
     "view": lambda store, chat_id, odd: store.view(odd),
-    "path": lambda store, chat_id, odd: store.path(odd),
-    "path above": lambda store, chat_id, odd: store.path(chat_id, before=odd),
     "page": lambda store, chat_id, odd: store.page(odd),
     "page above": lambda store, chat_id, odd: store.page(chat_id, before=odd),
     "page up to": lambda store, chat_id, odd: store.page(chat_id, upto=odd),
@@ -249,8 +248,6 @@ NAMING: dict[str, Callable[[SqlStore, str, str], Awaitable[Any]]] = {
 ASKING: dict[str, tuple[Callable[[SqlStore, str], Awaitable[Any]], object]] = {
     "owner": (lambda store, odd: store.owner(odd), None),
     "events": (lambda store, odd: store.events(odd, after=0), []),
-    "rows": (lambda store, odd: store.rows(odd, odd), []),
-    "runs": (lambda store, odd: store.runs(odd, odd), []),
     "positions": (lambda store, odd: store.positions([odd]), {}),
     "resume": (lambda store, odd: store.resume(odd, BEGINNING), None),
 }

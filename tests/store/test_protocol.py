@@ -18,6 +18,7 @@ from tests.support.engine import begin_write, get_database
 
 from indelible.content import Finish, Text, TextDelta, encode
 from indelible.machine.commands import Create, FinishTurn, StartAttempt
+from indelible.machine.events import BEGINNING
 from indelible.store.database.tables.chats import users
 from indelible.store.journal.append import JournalRow
 from indelible.store.payloads import NewChat
@@ -139,24 +140,15 @@ KEPT_BY = {
         "It reads no message": "s102_reading_a_queue_reads_neither_messages_nor_the_running_reply",
     },
     "events": {"The events after": "a_view_and_the_events_after_its_cursor_are_everything_exactly_once"},
-    "rows": {
-        "The journal rows of": "r11_a_packed_attempt_reads_as_it_read_before_from_every_row",
-        "An attempt that this chat": "what_is_another_chats_is_not_read_by_its_name_alone",
-    },
     "attempts": {
         "The attempts of a chat": "the_pages_together_are_all_attempts_of_the_chat_the_newest_first",
         "Attempts that left nothing": "what_was_tried_is_told_with_its_end_and_what_is_being_tried_without_one",
-    },
-    "runs": {
-        "Every tool call": "a_call_is_in_the_ledger_and_in_the_journal_when_record_returns",
-        "A turn that this chat": "what_is_another_chats_is_not_read_by_its_name_alone",
     },
     "pack": {
         "Pack the journals": "r12_a_sweep_stops_when_its_time_is_up",
         "Every read gives": "r11_a_packed_attempt_reads_as_it_read_before_from_every_row",
     },
     "tree": {"Every message": "the_tree_has_every_branch_in_the_order_of_creation"},
-    "path": {"The active path": "a_long_path_is_read_whole_and_in_pages"},
 }
 
 
@@ -202,12 +194,11 @@ async def test_a_chat_from_beginning_to_end_through_the_port_alone(engine: Async
     said = encode([TextDelta("1", "Hello"), Finish("stop")])
     await store.append([JournalRow(attempt.chat_id, attempt.id, attempt.epoch, 1, said)])
     await store.execute("chat_1", FinishTurn(epoch=held.epoch, turn_id=turn_id, attempt_id=attempt.id))
-    assert [message.text for message in await store.path("chat_1")] == ["hi", "Hello"]
+    assert [message.text for message in (await store.view("chat_1")).messages] == ["hi", "Hello"]
     told = await store.events("chat_1", after=0)
     assert [event.seq for event in told] == list(range(1, len(told) + 1))
-    before = await store.rows("chat_1", attempt.id)
+    before = await store.changes("chat_1", BEGINNING)
     assert await store.pack(ended_before=datetime(2099, 1, 1, tzinfo=UTC), clock=ManualClock()) == 1
-    assert await store.rows("chat_1", attempt.id) == before
-    assert await store.runs("chat_1", turn_id) == []
+    assert await store.changes("chat_1", BEGINNING) == before
     await store.retire("worker_1")
     assert (await store.view("chat_1")).status == "idle"

@@ -22,11 +22,10 @@ from indelible.machine.events import MessageTree, Position
 from indelible.machine.states import Status
 from indelible.store.commands.idempotency import Request, StoredResponse
 from indelible.store.journal.append import Appended, JournalRow
-from indelible.store.journal.tool_ledger import LedgerEntry
 from indelible.store.payloads import C, ChatPatch, Payload
 from indelible.store.queries.attempts import AttemptView
 from indelible.store.queries.changes import Changes, Resumption
-from indelible.store.queries.chat_view import AttemptName, ChatStatus, ChatView, Event, JournalEntry, QueuedMessage
+from indelible.store.queries.chat_view import AttemptName, ChatStatus, ChatView, Event, QueuedMessage
 from indelible.store.queries.history import Page
 from indelible.store.queries.listing import ALL_CHATS, ChatCount, ChatFilter, ChatSummary, ListCursor
 from indelible.store.queries.liveness import Vacancy
@@ -264,12 +263,6 @@ class ChatStore(Protocol):
     async def events(self, chat_id: str, *, after: int, limit: int = 1000) -> list[Event]:
         """The events after number `after`, in order and without gaps."""
 
-    async def rows(self, chat_id: str, attempt_id: str, *, after: int = 0) -> list[JournalEntry]:
-        """The journal rows of an attempt after row `after`, with their original boundaries, packed or not.
-
-        An attempt that this chat does not have has none.
-        """
-
     async def attempts(
         self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
     ) -> list[AttemptView]:
@@ -278,20 +271,11 @@ class ChatStore(Protocol):
         Attempts that left nothing are included, and so is the open one.
         """
 
-    async def runs(self, chat_id: str, turn_id: str) -> list[LedgerEntry]:
-        """Every tool call of a turn that was ever started, with its result if it is known.
-
-        A turn that this chat does not have has none.
-        """
-
     async def pack(self, *, ended_before: datetime, clock: Clock) -> int:
         """Pack the journals of attempts that ended before this, for a short time; returns how many were packed.
 
         Every read gives the same result afterwards.
         """
-
-    async def path(self, chat_id: str, *, before: str | None = None, limit: int | None = None) -> list[Message]:
-        """The active path, oldest first: all of it, or the last `limit` messages above the message `before`."""
 
     async def page(
         self,

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from indelible.clock import Clock
 from indelible.concurrency.tasks import run_to_completion
-from indelible.content import Message, encode
+from indelible.content import encode
 from indelible.errors import ChatNotFound, NotFound, TooMany
 from indelible.ids import is_id
 from indelible.machine import Snapshot, decide
@@ -52,7 +52,6 @@ from indelible.store.database.open import open_database
 from indelible.store.database.transaction import Database, Transaction, Work, insert
 from indelible.store.journal.append import Appended, JournalRow, append_group
 from indelible.store.journal.pack import sweep
-from indelible.store.journal.tool_ledger import LedgerEntry, load_runs
 from indelible.store.limits import StoreLimits, check_payload
 from indelible.store.lists.sql_lists import SqlLists
 from indelible.store.payloads import C, ChatPatch, NewChat, Payload, WithStep, require
@@ -63,12 +62,9 @@ from indelible.store.queries.chat_view import (
     ChatStatus,
     ChatView,
     Event,
-    JournalEntry,
     QueuedMessage,
-    load_active_path,
     load_events,
     load_queue,
-    load_rows,
     load_status,
     load_view,
 )
@@ -275,9 +271,6 @@ class SqlStore:
         # time would be a second round trip on the hot path.
         return await append_group(self.database, rows, datetime.now(UTC))
 
-    async def path(self, chat_id: str, *, before: str | None = None, limit: int | None = None) -> list[Message]:
-        return await self._read(load_active_path, chat_id, before=before, limit=limit)
-
     async def beat(self, worker_id: str) -> None:
         await self.database.write(lambda transaction: beat(transaction, worker_id), urgent=True, single=True)
 
@@ -334,9 +327,6 @@ class SqlStore:
     async def events(self, chat_id: str, *, after: int, limit: int = 1000) -> list[Event]:
         return await self._ask(load_events, chat_id, after=after, limit=limit)
 
-    async def rows(self, chat_id: str, attempt_id: str, *, after: int = 0) -> list[JournalEntry]:
-        return await self._ask(load_rows, chat_id, attempt_id, after=after)
-
     async def work(self, chat_id: str) -> OpenWork:
         return await self._read(load_work, chat_id)
 
@@ -382,9 +372,6 @@ class SqlStore:
 
     async def attempts(self, chat_id: str, **where: Any) -> list[AttemptView]:
         return await self._ask(load_attempts, chat_id, **where)
-
-    async def runs(self, chat_id: str, turn_id: str) -> list[LedgerEntry]:
-        return await self._ask(load_runs, chat_id, turn_id)
 
     async def pack(self, *, ended_before: datetime, clock: Clock) -> int:
         return await sweep(self.database, ended_before=ended_before, clock=clock)
