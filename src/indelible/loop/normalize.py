@@ -53,7 +53,7 @@ from indelible.loop.thinking.splitter import Segment, SplitterState, ThinkingSpl
 from indelible.models.protocol import Model, traits_of
 
 P = TypeVar("P", bound=Part)
-U = TypeVar("U", Finish, UsageUpdate)
+U = TypeVar("U", bound=Finish | UsageUpdate)
 
 PART_TYPES: Final[frozenset[type]] = frozenset(get_args(Part))
 ACCEPTS_UNANSWERED_CALLS: Final = frozenset({"openai"})
