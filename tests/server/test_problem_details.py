@@ -17,7 +17,7 @@ from starlette.types import Message
 from tests.server.asking import read_problem
 from tests.support.app_harness import AppHarness, serve_app
 
-from indelible.client.wire import make_refusal
+from indelible.client.http_transport import make_refusal
 from indelible.errors import REFUSALS, NotAllowed, Refused
 from indelible.server.access.middleware import MAX_BODY_BYTES
 from indelible.server.problem_details import MEDIA_TYPE, TITLES, add_problem_handlers, answer_refusal

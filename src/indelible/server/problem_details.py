@@ -5,7 +5,7 @@ failed database or a bug is ours, so the client gets one sentence and the log ge
 traceback or a secret. docs/errors.md lists every kind.
 
 Must stay true (tests/server/test_problem_details.py): every API response above 399 has this shape, wherever it was
-raised, and every kind is on that page; a client makes the same refusal of it (client/wire.py).
+raised, and every kind is on that page; a client makes the same refusal of it (client/http_transport.py).
 """
 
 from __future__ import annotations
