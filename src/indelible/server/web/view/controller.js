@@ -14,7 +14,7 @@ import { ChatActions, UNDO_MS } from "./chatactions.js";
 import { ChatList } from "./chatlist.js";
 import { EarlierMessages } from "./earlier.js";
 import { MessageActions } from "./messageactions.js";
-import { Preferences } from "./preferences.js";
+import { isPhone, Preferences } from "./preferences.js";
 import { Session, USER } from "./session.js";
 
 const ROOT = new URL("../../", import.meta.url);
@@ -198,7 +198,10 @@ export class Controller {
     const found = /^#(\w+)(?:\/(\w+))?$/.exec(location.hash);
     if (found && found[1] === this.chat?.id) void this.earlier.show(found[2] ?? null);
     else {
-      this.arrivals += 1;
+      const field = document.getElementById("message");
+      // At once: a frame later the user may type elsewhere. While a dialog is open, nothing below it can have the focus.
+      if (!field || document.querySelector("dialog[open]")) this.arrivals += 1;
+      else if (!isPhone()) field.focus();
       this.#open(found?.[1] ?? null, found?.[2] ?? null);
     }
   }
