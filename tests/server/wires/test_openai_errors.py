@@ -92,6 +92,23 @@ async def test_a_malformed_message_of_the_ai_sdk_is_refused_and_begins_no_chat(
     assert (await server.client.list_chats())["items"] == []
 
 
+async def test_a_stream_for_which_no_feed_is_left_is_refused_before_its_turn_begins(harness: AppHarness) -> None:
+    """A client repeats what was refused: it must not begin a turn each time."""
+    server: RunningServer = await harness.start_server(worker=False, user_max_feeds=1)
+    said = {"role": "user", "content": "Hi"}
+    asked = [
+        ("//v1/responses", {"input": "Hi", "stream": True}),
+        ("//v1/chat/completions", {"messages": [said], "stream": True}),
+        ("//ai-sdk/chat", {"id": "a", "messages": [{**said, "id": "1", "parts": [{"type": "text", "text": "Hi"}]}]}),
+    ]
+    async with server.request("GET", "/events") as feed:
+        assert feed.status == 200
+        for path, body in asked:
+            async with server.request("POST", path, json=body) as response:
+                assert response.status == 429, path
+        assert (await server.client.list_chats())["items"] == []
+
+
 async def test_a_wrong_key_is_an_authentication_error(harness: AppHarness) -> None:
     server = await harness.start_server(worker=False, token="secret", client_token="secret")  # noqa: S106
     async with open_openai(server) as client:
