@@ -303,9 +303,9 @@ async def _measure_sends(bench: Bench, long_id: str, statistics_are: str, table:
 
 async def _time_read(bench: Bench, chat_id: str, limit: int | None) -> float:
     started = time.perf_counter()
-    found = await bench.store.path(chat_id, limit=limit)
+    found = await bench.store.view(chat_id, limit=limit or _LONG)
     elapsed_ms = (time.perf_counter() - started) * 1000
-    assert len(found) == (limit or _LONG)
+    assert len(found.messages) == (limit or _LONG)
     return elapsed_ms
 
 

@@ -39,11 +39,13 @@ OTHERS_BETWEEN: Final = 12
 GROUPS: Final = {
     "tests/e2e/test_page.py": "browser",
     "tests/e2e/test_page_access.py": "browser",
+    "tests/e2e/test_page_focus.py": "browser",
     "tests/e2e/test_page_history.py": "browser",
     "tests/e2e/test_page_kept.py": "browser",
     "tests/e2e/test_page_lists.py": "browser",
     "tests/e2e/test_page_replies.py": "browser",
     "tests/e2e/test_page_tabs.py": "browser",
+    "tests/e2e/test_page_unsaved.py": "browser",
     "tests/e2e/test_page_words.py": "browser",
     "tests/e2e/test_login.py": "browser",
     "tests/server/test_web_core.py": "node",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from indelible.app.reply import NeverSent, Reply
     from indelible.app.user import User
     from indelible.client.client import Client
-    from indelible.client.wire import ServerFailed
+    from indelible.client.http_transport import ServerFailed
     from indelible.content import File, Message, Text, ToolCall, ToolResult, Usage
     from indelible.errors import IndelibleError, Interrupted, Invalid, ModelFailed, NotAllowed, NotFound, Refused
     from indelible.files.protocol import StoredFile
@@ -55,7 +55,7 @@ _HOMES: Final = {
     "NotFound": "errors",
     "Refused": "errors",
     "Reply": "app.reply",
-    "ServerFailed": "client.wire",
+    "ServerFailed": "client.http_transport",
     "StoredFile": "files.protocol",
     "Text": "content",
     "Tool": "tools.tool",

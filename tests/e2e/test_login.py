@@ -10,9 +10,9 @@ from tests.e2e.browsing import NARROW, Window, browse
 from tests.e2e.pen import Pen
 from tests.server.test_access_matrix import make_picture
 from tests.support.app_harness import serve_app
+from tests.support.json_client import JsonClient
 from tests.support.running_server import RunningServer, say, wait_until_idle
 
-from indelible.client.wire import WireClient
 from indelible.content import Text
 from indelible.server.login.first_login import offer_login
 from indelible.service.files import Upload
@@ -131,7 +131,7 @@ async def test_a_second_user_of_the_browser_sees_nothing_of_the_first_who_finds_
 ) -> None:
     async with serve_app(database, worker=False, token=TOKEN) as server:
         ada, grace = await add_user(server, "ada"), await add_user(server, "grace")
-        async with WireClient(server.url, token=ada) as client:
+        async with JsonClient(server.url, token=ada) as client:
             hers: dict[str, Any] = await client.create_chat(title="Rain in Oslo")
         async with browse(browser, f"{server.url}/login#token={ada}", tolerates=UNAUTHORIZED) as window:
             page = window.page

@@ -11,11 +11,11 @@ from tests.e2e.pen import Pen
 from tests.server.forwarder import Forwarder
 from tests.support.app_harness import serve_app
 from tests.support.counting_model import ask_to_count, count
+from tests.support.json_client import JsonClient
 from tests.support.process_harness import ProcessHarness, choose_port
 from tests.support.running_server import RunningServer, say, say_half, text_of
 from tests.support.waiting import poll_until
 
-from indelible.client.wire import WireClient
 from indelible.errors import ModelFailed
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step
@@ -133,7 +133,7 @@ async def test_the_page_reconnects_to_a_killed_and_restarted_server_and_shows_th
             await expect(window.items.last.locator("pre")).to_have_count(1)
             assert (await window.items.last.locator("pre").inner_text()).strip() == count(60).strip()
             await expect(window.page.locator(".cut")).to_have_count(0)
-            async with WireClient(server.url) as client:
+            async with JsonClient(server.url) as client:
                 stored = await client.read_all_messages(window.chat_id)
             text = "".join(text_of(message) for message in stored if message["role"] == "assistant")
             assert text == f"```\n{count(60)}\n```"

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from tests.support.commands import CommandProcess, start_indelible
 from tests.support.engine import get_database
+from tests.support.json_client import JsonClient
 from tests.support.process_harness import ENDLESS_LEASES, SLOWLY, ProcessHarness
 from tests.support.waiting import poll_until
 
 from indelible.app.app import App
 from indelible.app.chat import Chat
-from indelible.client.wire import WireClient
 from indelible.testing.invariants import load_chat
 
 STUBBORN = '''
@@ -47,7 +47,7 @@ async def test_s98_a_server_ends_though_a_tool_swallows_cancellation(database: s
     )
     with served as command:
         url = await asyncio.to_thread(command.read_url)
-        async with WireClient(url) as client:
+        async with JsonClient(url) as client:
             await client.create_chat(f'cling {{"path": "{started}"}}')
             await poll_until(started.exists, what="the tool")
         assert await end(command) == 0

@@ -160,6 +160,31 @@ async def test_a_slow_tab_gets_the_whole_list_again(harness: FeedHarness, monkey
         assert slow.chats == quick.chats
 
 
+async def test_a_list_that_was_read_before_a_chat_was_deleted_does_not_bring_it_back(harness: FeedHarness) -> None:
+    await make(harness, "chat_1")
+    await make(harness, "chat_2")
+    read_list = harness.store.list_chats
+    async with moving(harness), open_tab(harness) as first:
+        await first.read()
+
+        async def read_slowly(*given: Any, **named: Any) -> Any:
+            harness.store.list_chats = read_list  # type: ignore[method-assign]
+            listed = await read_list(*given, **named)
+            await harness.store.execute("chat_1", c.Delete())
+            await first.read_until_gone("chat_1")
+            return listed
+
+        harness.store.list_chats = read_slowly  # type: ignore[method-assign]
+        async with open_tab(harness) as second:
+            await second.read()
+            await second.read_until_gone("chat_1")
+            await make(harness, "chat_3")
+            await first.read_until("chat_3")
+            await second.read_until("chat_3")
+
+    assert sorted(first.chats) == sorted(second.chats) == ["chat_2", "chat_3"]
+
+
 async def test_a_lost_hint_is_made_up_for_by_the_next_poll(harness: FeedHarness) -> None:
     await make(harness, "chat_1")
     async with open_tab(harness) as tab:

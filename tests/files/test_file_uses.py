@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER
 from tests.support.engine import get_database
+from tests.support.stored import load_path
 
 from indelible.content import Block, File, Message, Text, ToolResult
 from indelible.errors import NotAllowed, NotFound
@@ -65,7 +66,7 @@ async def test_a_message_says_what_is_stored_and_not_what_its_sender_claims(stor
     claimed = File("image/png", name="cat.png", file_id=file.id, data=b"x", url="http://x", size=9)
     chat = await create(store)
     await store.execute(chat.chat_id, c.Edit(message_id=chat.messages[0].id or ""), UserInput(blocks=[claimed]))
-    (message,) = await store.path(chat.chat_id)
+    (message,) = await load_path(store, chat.chat_id)
     assert message.blocks == [File("text/plain", name="rain.txt", file_id=file.id, size=4)]
 
 
@@ -107,7 +108,7 @@ async def test_a_file_goes_with_the_last_chat_that_uses_it(store: SqlStore, file
     for chat_id in (first.chat_id, second.chat_id):
         await store.execute(chat_id, c.Delete())
         assert await exists(files, file)
-    assert (await store.path(fork.chat_id))[0].blocks[1] == file.to_block()
+    assert (await load_path(store, fork.chat_id))[0].blocks[1] == file.to_block()
     await store.execute(fork.chat_id, c.Delete())
     assert not await exists(files, file)
 
@@ -118,8 +119,7 @@ async def test_a_fork_uses_only_the_files_that_it_has(store: SqlStore, files: Sq
     await store.execute(
         first.chat_id, c.Edit(message_id=first.messages[0].id or ""), UserInput(blocks=[file.to_block()])
     )
-    names = {"new_chat_id": new_id("chat"), "owner_id": OWNER}
-    fork = await store.fork(first.chat_id, first.messages[0].id or "", **names)
+    fork = await store.fork(first.chat_id, first.messages[0].id or "", new_chat_id=new_id("chat"), owner_id=OWNER)
     assert await files.find_used(fork.chat_id, [file.id]) == {}
     await store.execute(first.chat_id, c.Delete())
     assert not await exists(files, file)

@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.app_harness import AppHarness, make_settings
 from tests.support.loop_harness import run_turn
+from tests.support.stored import load_path
 
 from indelible import tool
 from indelible.content import Message, Text
@@ -270,7 +271,7 @@ async def test_s53_a_poisoned_chat_heals_by_itself_and_the_new_answer_is_the_anc
             provider.forget_responses()
             for text in ("Three?", "Four?"):
                 await chat.send(text)
-            said = await harness.store.path(chat.id)
+            said = await load_path(harness.store, chat.id)
         finally:
             await catalog.aclose()
     kept = [message.response_id for message in said if message.role == "assistant"]

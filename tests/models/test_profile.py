@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 
 from indelible.content import Usage
-from indelible.models.profile import Profile, find_profile
+from indelible.models.profile import find_profile
 
 MILLION = 1_000_000
 
 
 def price(model: str, provider_id: str, **tokens: int) -> float | None:
     """In dollars."""
-    cost = find_profile("openai", model, provider_id=provider_id).price(Usage(**tokens))
+    compute = find_profile("openai", model, provider_id=provider_id).price
+    assert compute is not None
+    cost = compute(Usage(**tokens))
     return None if cost is None else cost / 1e9
 
 
@@ -47,7 +49,7 @@ def test_reasoning_is_output_and_is_not_charged_twice() -> None:
 def test_what_nobody_knows_has_no_price_rather_than_a_wrong_one() -> None:
     assert price("gpt-of-next-century", "openai", input_tokens=MILLION) is None
     assert price("gpt-4o", "nobody", input_tokens=MILLION) is None
-    assert Profile().price(Usage(input_tokens=MILLION)) is None
+    assert find_profile("openai", "gpt-4o", provider_id=None).price is None
     assert price("gpt-4o", "openai", input_tokens=10, cache_read_tokens=50) is None  # counters that make no sense
 
 

@@ -11,19 +11,20 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from hypothesis import strategies as st
 
-from indelible.client.wire import ServerEvent
+from indelible.content import encode
+from indelible.machine.events import EventBody, EventKind, FeedEvent
 from indelible.prove.checks.evidence import Deeds, Evidence
 from indelible.prove.clients.transcript import ReaderTranscript
 from indelible.prove.model import count_output
 from indelible.prove.script import Wish
 from indelible.store.commands.apply.texts import NOTICES
 
-Events = list[ServerEvent]
+Events = list[FeedEvent]
 PLAIN: Final = {"partial": False, "reason": None, "continues": None, "usage": None, "model": None}
 
 
@@ -114,7 +115,7 @@ class Author:
     def _report(self, kind: str, **data: Any) -> None:
         if data.get("ended", ...) is None:
             del data["ended"]
-        self.history.events.append(ServerEvent(kind, f"cursor_{len(self.history.events)}", data))
+        self.history.events.append(make_event(kind, data, f"cursor_{len(self.history.events)}"))
 
 
 @st.composite
@@ -122,14 +123,18 @@ def histories(draw: st.DrawFn) -> History:
     return Author(draw(st.integers(0, 2**32))).write(draw(st.integers(1, 5)))
 
 
-def read(events: Sequence[ServerEvent]) -> ReaderTranscript:
+def make_event(kind: str, data: dict[str, Any], cursor: str | None = None) -> FeedEvent:
+    return FeedEvent(cast("EventKind", kind), cursor, EventBody(encode(data)))
+
+
+def read(events: Sequence[FeedEvent]) -> ReaderTranscript:
     story = ReaderTranscript()
     for event in events:
         story.add(event)
     return story
 
 
-def make_evidence(history: History, *live: Sequence[ServerEvent]) -> Evidence:
+def make_evidence(history: History, *live: Sequence[FeedEvent]) -> Evidence:
     """As if these readers had been there; without any, one who was told all of it."""
     cursor = history.events[-1].cursor
     usages = [message["usage"] for message in history.messages if message["usage"]]
@@ -171,7 +176,7 @@ def _swap(events: Events, at: int) -> None:
 
 
 def _begin_anew(events: Events, at: int) -> None:
-    events.insert(at, ServerEvent("snapshot", events[at].cursor, {}))
+    events.insert(at, make_event("snapshot", {}, events[at].cursor))
 
 
 BREAKS: Final[dict[str, Callable[[Events, int], None]]] = {

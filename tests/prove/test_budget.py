@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from indelible.client.wire import WireClient
+from tests.support.json_client import JsonClient
+
 from indelible.prove.budget import KillBudget
 from indelible.prove.script import Wish
 from indelible.prove.servers.group import run_servers
@@ -13,7 +14,7 @@ SLOW_WISH = Wish(number=1, words=400, pace_ms=20)
 
 
 async def test_a_turn_bears_two_more_deaths_and_one_less_while_it_is_owed_a_takeover(orders: Orders) -> None:
-    async with run_servers(orders, count=1) as [server], WireClient(server.url) as client:
+    async with run_servers(orders, count=1) as [server], JsonClient(server.url) as client:
         opened = await open_database(orders.database)
         budget = KillBudget(opened)
         assert not await budget.can_bear(1), "nothing runs"

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.prove.histories import BREAKS, PLAIN, Author, History, histories, make_evidence
+from tests.prove.histories import BREAKS, PLAIN, Author, History, histories, make_event, make_evidence
 
-from indelible.client.wire import ServerEvent
 from indelible.prove.checks import check_chat
 from indelible.prove.checks.evidence import Evidence, Fault, describe_difference
 from indelible.prove.checks.tools import check_effects
@@ -31,7 +30,7 @@ def test_a_history_that_keeps_the_promises_has_no_fault(history: History) -> Non
 @given(histories(), st.data())
 def test_a_reader_may_be_told_of_the_queue_anywhere_between_rows(history: History, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(history.events) - 1))
-    told = ServerEvent("queue", None, {"ids": ["queued_1"], "queue": []})
+    told = make_event("queue", {"ids": ["queued_1"], "queue": []})
     rows_end = next(place for place, event in enumerate(history.events[at:], at) if event.kind != "part")
     other = [*history.events[:rows_end], told, *history.events[rows_end:]]
     history.events = [*history.events[:at], told, *history.events[at:]]
@@ -146,7 +145,7 @@ def report_run(**changes: Any) -> Evidence:
         **changes,
     }
     place = {"id": "message_t", "parent_id": history.messages[-1]["id"], "role": "tool", "blocks": [result]}
-    history.events.insert(-1, ServerEvent("message", None, {"message": {**PLAIN, **place}}))
+    history.events.insert(-1, make_event("message", {"message": {**PLAIN, **place}}))
     return make_evidence(history)
 
 

@@ -6,9 +6,9 @@ import asyncio
 import signal
 
 import pytest
+from tests.support.json_client import JsonClient
 
-from indelible.client.files import RemoteFiles
-from indelible.client.wire import WireClient
+from indelible.client.remote import RemoteService
 from indelible.prove.checks.evidence import UploadLog
 from indelible.prove.clients.uploads import load_copies, upload_unused
 from indelible.prove.script import Wish
@@ -28,7 +28,7 @@ IN_UPLOADS: tuple[CrashPoint, ...] = ("before_file", "after_file")
 async def test_an_armed_server_dies_at_the_point_and_what_was_accepted_is_kept(
     orders: Orders, point: CrashPoint
 ) -> None:
-    async with run_servers(orders, count=1) as [server], WireClient(server.url) as client:
+    async with run_servers(orders, count=1) as [server], JsonClient(server.url) as client:
         await server.process.arm(point, 1)
         creating = asyncio.create_task(client.create_chat(WISH.to_text()))
         assert await server.process.wait_for_end() == -signal.SIGKILL
@@ -40,7 +40,7 @@ async def test_an_armed_server_dies_at_the_point_and_what_was_accepted_is_kept(
 
 
 async def test_a_server_dies_while_a_reply_is_being_stopped(orders: Orders) -> None:
-    async with run_servers(orders, count=1) as [server], WireClient(server.url) as client:
+    async with run_servers(orders, count=1) as [server], JsonClient(server.url) as client:
         await server.process.arm("during_stop", 1)
         chat_id = (await client.create_chat(SLOW_WISH.to_text()))["id"]
         await wait_for_a_word(client, chat_id)
@@ -51,23 +51,23 @@ async def test_a_server_dies_while_a_reply_is_being_stopped(orders: Orders) -> N
         assert (await client.interrupt(chat_id, wait_s=60))["status"] == "idle"
 
 
-async def wait_for_a_word(client: WireClient, chat_id: str) -> None:
+async def wait_for_a_word(client: JsonClient, chat_id: str) -> None:
     async for event in client.stream_events(chat_id, after="start"):
         if event.kind == "part":
             return
 
 
 async def test_a_server_dies_in_an_upload_which_is_one_file_in_the_end(orders: Orders) -> None:
-    async with run_servers(orders, count=1) as [server], WireClient(server.url) as client:
+    async with run_servers(orders, count=1) as [server], JsonClient(server.url) as client:
         for point in IN_UPLOADS:
             await server.process.arm(point, 1)
-            uploading = asyncio.create_task(upload_unused([client], UploadLog()))
+            uploading = asyncio.create_task(upload_unused([RemoteService(client)], UploadLog()))
             assert await server.process.wait_for_end() == -signal.SIGKILL
             await server.start()
             await uploading
-            [stored] = await load_copies(client)
+            [stored] = await load_copies(RemoteService(client))
             assert stored.brought == stored.sha256
-            await RemoteFiles(client).delete_file(stored.id)
+            await RemoteService(client).files.delete_file(stored.id)
 
 
 async def test_a_server_can_be_made_to_die_at_its_start(orders: Orders) -> None:

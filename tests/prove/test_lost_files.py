@@ -40,23 +40,24 @@ async def find_faults(directory: Path, *, delete: bool = False) -> list[str]:
     model, tools = ProofModel(on_call=prompts.inspect), make_tools(notebook, CrashPoints())
     place: dict[str, Any] = {"files": f"directory:{bytes_at}"} if delete else {}
     async with deadline(), serve_app(address, model, tools=tools, **place) as running:
-        user = SimulatedUser(running.client, number=1, seed=1, models=(), phrases=None, uploads=uploads)
-        created = await running.client.create_chat(await user.sender.attach(WISH.to_text()))
+        client = running.service
+        user = SimulatedUser(client, number=1, seed=1, models=(), phrases=None, uploads=uploads)
+        created = await client.create_chat(await user.sender.attach(WISH.to_text()))
         user.deeds.sent.append(WISH.to_text())
-        reader = SimulatedReader(running.client, created["id"])
+        reader = SimulatedReader(client, created.id)
         reading = asyncio.create_task(reader.read())
         try:
             await reader.wait_until(lambda seen: seen.ended == 1)
-            evidence = await collect_evidence(running.client, created["id"], user.deeds, [reader], at_most_s=60)
+            evidence = await collect_evidence(client, created.id, user.deeds, [reader], at_most_s=60)
         finally:
             reading.cancel()
             await asyncio.wait([reading])
-        copies = await load_copies(running.client)
+        copies = await load_copies(client)
         database = await open_database(address)
         try:
             if delete:
                 assert len(await find_row_faults(database, bytes_at)) == 0
-                await running.client.delete_chat(created["id"])
+                await client.delete_chat(created.id)
                 left = await find_left_files(database)
                 (bytes_at / ".file_9.part").touch()
                 return [*left, *await find_row_faults(database, bytes_at)]

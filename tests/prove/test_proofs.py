@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.json_client import JsonClient
 
-from indelible.client.wire import WireClient
 from indelible.prove.provider import WIRES
 from indelible.prove.report import describe_verdict
 from indelible.prove.run import DatabaseNotEmpty, Plan, prove, prove_server
@@ -49,7 +49,7 @@ async def test_a_server_of_somebody_else_is_used_and_left_as_it_was(tmp_path: Pa
 
 async def test_a_database_with_chats_in_it_is_refused(tmp_path: Path) -> None:
     orders = Orders(database=str(tmp_path / "chats.db"), directory=tmp_path)
-    async with run_servers(orders, count=1) as [server], WireClient(server.url) as client:
+    async with run_servers(orders, count=1) as [server], JsonClient(server.url) as client:
         await client.create_chat()
 
     with pytest.raises(DatabaseNotEmpty, match="has chats or files in it"):

@@ -18,7 +18,7 @@ from tests.prove.quiet_sabotage import SABOTAGES, Sabotage
 from tests.support.app_harness import serve_app
 from tests.support.waiting import deadline
 
-from indelible.client.wire import WireClient
+from indelible.client.remote import RemoteService
 from indelible.content import Part
 from indelible.content.blocks import text_of
 from indelible.models.protocol import Call
@@ -65,16 +65,16 @@ class PausingModel:
 class Life:
     """A chat, its user and its reader."""
 
-    def __init__(self, client: WireClient, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, client: RemoteService, patch: pytest.MonkeyPatch) -> None:
         self.client = client
         self.user = SimulatedUser(client, number=1, seed=1, models=(), phrases=None)
         self._patch = patch
 
     async def begin(self) -> None:
         created = await self.client.create_chat(LONG.to_text(), tools=CLIENT_TOOLS)
-        self.user.chat_id = created["id"]
+        self.user.chat_id = created.id
         self.user.deeds.sent.append(LONG.to_text())
-        self.reader = SimulatedReader(self.client, created["id"])
+        self.reader = SimulatedReader(self.client, created.id)
         self.tool_client = ToolClient(self.client, self.user, self.reader, seed=1)
 
     async def send(self, wish: Wish) -> None:
@@ -83,7 +83,7 @@ class Life:
 
     async def stop(self, turn_id: str | None = None) -> None:
         self.user.deeds.stops += 1
-        assert (await self.client.interrupt(self.user.chat_id, wait_s=60, turn=turn_id))["stopped"]
+        assert (await self.client.interrupt(self.user.chat_id, wait_s=60, turn=turn_id)).stopped
 
     async def answer(self, *, late: bool) -> None:
         await self.reader.wait_until(lambda seen: seen.action is not None)
@@ -99,7 +99,7 @@ class Life:
         await self.stop()
         resumed = await self.client.continue_(self.user.chat_id)
         self.user.deeds.again += 1
-        await self.stop(resumed["turn"])
+        await self.stop(resumed.turn)
         await self.send(FIRST_ASK)
         await self.answer(late=True)
         await self.wait_for_rest(3)
@@ -117,18 +117,18 @@ class Life:
 async def find_faults(database: Path, patch: pytest.MonkeyPatch) -> list[str]:
     prompts = PromptInspector()
     async with deadline(), serve_app(str(database), PausingModel(prompts), auto_titles=False) as running:
-        life = Life(running.client, patch)
+        life = Life(running.service, patch)
         await life.begin()
         reading = asyncio.create_task(life.reader.read())
         try:
             await life.live()
             evidence = await collect_evidence(
-                running.client, life.user.chat_id, life.user.deeds, [life.reader], at_most_s=60
+                running.service, life.user.chat_id, life.user.deeds, [life.reader], at_most_s=60
             )
         finally:
             reading.cancel()
             await asyncio.wait([reading])
-        evidence = replace(evidence, branches=await visit_branches(running.client, evidence))
+        evidence = replace(evidence, branches=await visit_branches(running.service, evidence))
     answered = {note for notes in life.user.deeds.submitted.values() for note in notes}
     found = [*check_chat(evidence, find_reply), *check_outputs(prompts.outputs, {}, answered)]
     return [*life.user.faults, *prompts.faults, *(fault.sentence for fault in found)]

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from tests.support.app_harness import AppHarness
 from tests.support.commands import start_indelible
+from tests.support.json_client import JsonClient
 from tests.support.running_server import RunningServer
 from tests.support.waiting import poll_until
 
-from indelible.client.wire import WireClient
 from indelible.content import Part, ToolResult
 from indelible.testing import ScriptedModel, parts
 
@@ -29,7 +29,7 @@ CALL: list[Part] = [parts.tool_call("c1", "ask_user", '{"question": "Why?"}'), p
 DONE: list[Part] = [parts.text_delta("1", "Done"), parts.finish()]
 
 
-async def wait_for_status(client: WireClient, chat_id: str, status: str) -> dict[str, Any]:
+async def wait_for_status(client: JsonClient, chat_id: str, status: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     async def has_status() -> bool:
@@ -134,7 +134,7 @@ async def test_s74_client_tools_are_named_on_the_command_line(database: str, tmp
         "serve", "--port", "0", "--database", database, "--client-tools", "mytools:ask_user", directory=tmp_path
     )
     with served as command:
-        async with WireClient(await asyncio.to_thread(command.read_url)) as client:
+        async with JsonClient(await asyncio.to_thread(command.read_url)) as client:
             chat_id = (await client.create_chat('ask_user {"question": "Why?"}'))["id"]
             snapshot = await wait_for_status(client, chat_id, "requires_action")
     assert [call["name"] for call in snapshot["action"]["calls"]] == ["ask_user"]

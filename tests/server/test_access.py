@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.server.asking import read_problem
 from tests.support.app_harness import AppHarness
+from tests.support.json_client import JsonClient
 from tests.support.running_server import RunningServer
 
-from indelible.client.wire import WireClient
 from indelible.errors import Refused
 from indelible.server.access.middleware import OPEN_TO_ALL
 from indelible.server.app import Server
@@ -86,7 +86,7 @@ async def test_a_token_is_judged_whatever_it_looks_like(harness: AppHarness) -> 
 async def test_a_client_with_the_token_is_let_in_and_one_without_is_told_so(harness: AppHarness) -> None:
     server = await harness.start_server(worker=False, token=TOKEN, client_token=TOKEN)
     assert (await server.client.list_chats())["items"] == []
-    async with WireClient(server.url) as stranger:
+    async with JsonClient(server.url) as stranger:
         with pytest.raises(Refused, match="Log in at /login, or send a token"):
             await stranger.list_chats()
 

@@ -94,6 +94,16 @@ async def test_a_proxy_names_the_user_and_nobody_else_can(harness: AppHarness) -
         assert response.status == 401
 
 
+async def test_a_user_header_that_comes_twice_names_nobody(harness: AppHarness) -> None:
+    """A proxy that adds its header, and does not replace the client's, sends both."""
+    server = await harness.start_server(
+        trusted_proxies=["127.0.0.1"], proxy_user_header="X-Forwarded-User", worker=False
+    )
+    both = [("X-Forwarded-User", "eve"), ("X-Forwarded-User", "ada")]
+    async with server.request("GET", "/session", headers=both) as response:
+        assert response.status == 401
+
+
 async def test_over_https_the_cookie_is_secure(harness: AppHarness) -> None:
     server = await harness.start_server(worker=False, token=TOKEN, trusted_proxies=["127.0.0.1"])
     headers = {"X-Forwarded-Proto": "https"}

@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 from tests.server.forwarder import Forwarder
 from tests.support.app_harness import AppHarness, serve_app
+from tests.support.json_client import JsonClient
 from tests.support.running_server import (
     has_ended,
     has_text,
@@ -22,9 +23,10 @@ from tests.support.running_server import (
     wait_until_idle,
 )
 
-from indelible.client.wire import ServerEvent, ServerFailed, WireClient
+from indelible.client.http_transport import ServerFailed
 from indelible.content import Part, ToolSpec
 from indelible.errors import Invalid, NotAllowed, NotFound, TooLarge, TooMany
+from indelible.machine.events import FeedEvent
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step
 
@@ -226,7 +228,7 @@ async def test_a_write_whose_answer_was_lost_happens_once(database: str) -> None
     async with (
         serve_app(database, worker=False) as server,
         Forwarder([server.url]).listening() as network,
-        WireClient(network.url) as client,
+        JsonClient(network.url) as client,
     ):
         network.lose_answers(2)
         chat = await client.create_chat("One")
@@ -256,7 +258,7 @@ async def test_a_feed_that_is_cut_again_and_again_tells_everything_once(harness:
 
     server = await harness.start_server(ScriptedModel([speak]))
     chat = await server.client.create_chat("Count")
-    events: list[ServerEvent] = []
+    events: list[FeedEvent] = []
     reconnects = 0
 
     def note() -> None:
@@ -265,7 +267,7 @@ async def test_a_feed_that_is_cut_again_and_again_tells_everything_once(harness:
 
     async with (
         Forwarder([server.url]).listening() as network,
-        WireClient(network.url) as client,
+        JsonClient(network.url) as client,
         aclosing(client.stream_events(chat["id"], after="start", on_reconnect=note)) as feed,
     ):
         async for event in feed:
@@ -295,7 +297,7 @@ async def test_a_feed_ends_when_its_chat_is_deleted(harness: AppHarness) -> None
 async def test_a_server_that_cannot_be_reached_is_given_up_after_a_while(database: str) -> None:
     async with serve_app(database, worker=False) as server:
         url = server.url
-    async with WireClient(url, retry_for_s=0.05) as client:
+    async with JsonClient(url, retry_for_s=0.05) as client:
         with pytest.raises(ServerFailed, match="The server is unreachable"):
             await client.list_chats()
         with pytest.raises(ServerFailed, match="The server is unreachable"):
@@ -331,14 +333,14 @@ async def answer_with(*answers: web.Response) -> AsyncIterator[tuple[str, list[w
 async def test_a_proxy_without_a_server_behind_it_is_asked_again_under_the_same_key() -> None:
     away = [web.Response(status=status, text="<h1>Away</h1>", content_type="text/html") for status in (502, 503, 504)]
     created = web.json_response({"id": "chat_1"}, status=201)
-    async with answer_with(*away, created) as (url, asked), WireClient(url) as client:
+    async with answer_with(*away, created) as (url, asked), JsonClient(url) as client:
         assert (await client.create_chat("Hi"))["id"] == "chat_1"
     assert len(asked) == 4
     assert len({request.headers["Idempotency-Key"] for request in asked}) == 1
 
 
 async def test_a_fault_of_the_server_is_not_asked_for_again() -> None:
-    async with answer_with(web.Response(status=500, text="oh")) as (url, asked), WireClient(url) as client:
+    async with answer_with(web.Response(status=500, text="oh")) as (url, asked), JsonClient(url) as client:
         with pytest.raises(ServerFailed, match="The server responded with status 500"):
             await client.create_chat("Hi")
     assert len(asked) == 1
@@ -347,7 +349,7 @@ async def test_a_fault_of_the_server_is_not_asked_for_again() -> None:
 async def test_a_feed_that_is_closed_at_once_every_time_is_not_asked_for_in_a_hurry() -> None:
     empty = web.Response(status=200, body=b"", content_type="text/event-stream")
     last = web.Response(status=404, text="{}", content_type="application/json")
-    async with answer_with(empty, empty, empty, last) as (url, asked), WireClient(url) as client:
+    async with answer_with(empty, empty, empty, last) as (url, asked), JsonClient(url) as client:
         began_s = asyncio.get_running_loop().time()
         with pytest.raises(Exception, match="The server responded with status 404"):
             async for _ in client.stream_events("chat_1"):

@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
 from tests.server.asking import read_problem
 from tests.server.test_http_page import list_examples
 from tests.support.app_harness import AppHarness, serve_app
 from tests.support.running_server import RunningServer, say, say_half, wait_until_idle
 from tests.support.waiting import poll_until
 
-from indelible.client.wire import ServerFailed, WireClient
 from indelible.errors import Invalid, NotFound
 from indelible.ids import new_id
 from indelible.recording.storage.protocol import AttemptRecord, RunRecord, StepRecord
@@ -64,10 +61,6 @@ async def record_run(server: RunningServer, chat_id: str, *, exchanges: int = 1,
     attempts = [AttemptRecord(**place, number=number, **said) for number in numbers]
     assert await app.records.write([run, StepRecord(**place, **known), *attempts]) == 0
     return run.id
-
-
-def read_files(directory: Path) -> dict[str, str]:
-    return {path.name: path.read_text() for path in directory.iterdir()}
 
 
 def list_fields(run: dict[str, Any]) -> list[list[str]]:
@@ -201,65 +194,6 @@ async def test_a_run_that_is_deleted_while_it_is_sent_is_cut_and_never_taken_for
             await response.read()
     with pytest.raises(NotFound):
         await server.client.read_run(chat["id"], run_id)
-
-
-async def test_a_run_is_saved_piece_by_piece_and_whole(harness: AppHarness, tmp_path: Path) -> None:
-    server = await harness.start_server(worker=False)
-    chat = await server.client.create_chat()
-    run_id = await record_run(server, chat["id"], exchanges=5, body="x" * 100_000)
-    path = tmp_path / "run.json"
-    path.write_text("old")
-    await server.client.save_run(chat["id"], run_id, path)
-    assert json.loads(path.read_bytes()) == await server.client.read_run(chat["id"], run_id)
-    path.write_text("old")
-    with pytest.raises(NotFound, match="Run not found"):
-        await server.client.save_run(chat["id"], "run_nope", path)
-    for nowhere in (tmp_path / "nowhere" / "run.json", path / "run.json", tmp_path):
-        with pytest.raises(Invalid, match="Can't write"):
-            await server.client.save_run(chat["id"], run_id, nowhere)
-    assert read_files(tmp_path) == {"run.json": "old"}
-
-
-@asynccontextmanager
-async def cut_answers(count: int) -> AsyncIterator[str]:
-    """A server whose first answers end in the middle."""
-    asked = 0
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        nonlocal asked
-        asked += 1
-        response = web.StreamResponse(headers={"content-type": "application/json"})
-        response.enable_chunked_encoding()
-        await response.prepare(request)
-        await response.write(b'{"steps":[')
-        if asked <= count:
-            assert request.transport is not None
-            request.transport.close()
-            return response
-        await response.write(b"]}\n")
-        return response
-
-    application = web.Application()
-    application.router.add_get("/{path:.*}", answer)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
-
-
-async def test_an_answer_that_was_cut_is_asked_for_again(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    async with cut_answers(2) as url, WireClient(url) as client:
-        await client.save_run("c", "r", path)
-    assert path.read_text() == '{"steps":[]}\n'
-    path.unlink()
-    async with cut_answers(1000) as url, WireClient(url, retry_for_s=0) as client:
-        with pytest.raises(ServerFailed):
-            await client.save_run("c", "r", path)
-    assert read_files(tmp_path) == {}
 
 
 # --- what is not there ---

@@ -13,11 +13,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 from tests.support.commands import start_indelible, start_interpreter
+from tests.support.json_client import JsonClient
 from tests.support.process_harness import choose_port
 from tests.support.running_server import text_of, wait_until_idle
 from tests.support.waiting import poll_until
 
-from indelible.client.wire import WireClient
 from indelible.errors import IndelibleError
 
 FORKING = '''
@@ -49,7 +49,7 @@ def list_modes(directory: Path) -> dict[str, str]:
 async def test_s109_database_log_and_lock_are_readable_by_their_owner_alone(tmp_path: Path, loose_mask: None) -> None:
     with start_indelible("serve", "--port", "0", "--database", str(tmp_path / "chats.db")) as command:
         url = await asyncio.to_thread(command.read_url)
-        async with WireClient(url) as client:
+        async with JsonClient(url) as client:
             await client.create_chat(title="Rain")
         modes = list_modes(tmp_path)
         assert modes == dict.fromkeys(("chats.db", "chats.db-wal", "chats.db-shm", "chats.db.lock"), "0o600")
@@ -62,7 +62,7 @@ async def test_s109_a_forked_child_holds_neither_the_lock_nor_the_port(tmp_path:
     try:
         with start_indelible(*arguments, "--tools", "mytools:forks", directory=tmp_path) as command:
             url = await asyncio.to_thread(command.read_url)
-            async with WireClient(url) as client:
+            async with JsonClient(url) as client:
                 chat_id = (await client.create_chat("forks {}"))["id"]
                 await wait_until_idle(client, chat_id)
                 told = "".join(text_of(message) for message in await client.read_all_messages(chat_id))
@@ -105,7 +105,7 @@ async def test_s109_a_full_disk_makes_the_server_not_ready(tmp_path: Path) -> No
         async def is_not_ready() -> bool:
             return not await is_ready()
 
-        async with WireClient(url, retry_for_s=0) as client, aiohttp.ClientSession() as session:
+        async with JsonClient(url, retry_for_s=0) as client, aiohttp.ClientSession() as session:
             assert await is_ready()
             for size in (100_000, 10_000, 1):
                 await poll_until(partial(is_full, size))

@@ -15,8 +15,8 @@ from tests.support.app_harness import AppHarness
 from tests.support.running_server import RunningServer, has_text, read_until, say_half
 from tests.support.waiting import poll_until
 
-from indelible.client.wire import ServerEvent
 from indelible.content import ToolSpec
+from indelible.machine.events import FeedEvent
 from indelible.server.routes import chats, debug, feed, lists, messages, queue, session, shares, tokens, turns, users
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step
@@ -126,7 +126,7 @@ class Walk:
         await read_until(self.client, self.names["chat_id"], has_text(text), after="start")
 
     async def wait_for_status(self, status: str) -> None:
-        def is_so(events: list[ServerEvent]) -> bool:
+        def is_so(events: list[FeedEvent]) -> bool:
             return events[-1].data.get("status") == status
 
         await read_until(self.client, self.names["chat_id"], is_so, after="start")

@@ -22,10 +22,10 @@ import pytest
 from tests.server.test_restarts import Listener, load_stored_texts, many_clients, wait_for_text
 from tests.support.counting_model import ask_to_count, count
 from tests.support.engine import get_database
+from tests.support.json_client import JsonClient
 from tests.support.process_harness import ENDLESS_LEASES, ProcessHarness, choose_port
 from tests.support.waiting import deadline, poll_until
 
-from indelible.client.wire import WireClient
 from indelible.testing.invariants import load_chat
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
@@ -156,7 +156,7 @@ async def wait_for_more_text(listeners: list[Listener]) -> None:
         await listener.wait_until(lambda listener=listener, before=before: len(listener.text) > before)  # type: ignore[misc]
 
 
-async def check_that_every_request_is_answered(client: WireClient, chat_id: str) -> None:
+async def check_that_every_request_is_answered(client: JsonClient, chat_id: str) -> None:
     """More of them than there are servers: each gets some."""
     for _ in range(4):
         assert (await client.get_chat(chat_id))["id"] == chat_id

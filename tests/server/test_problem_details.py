@@ -17,7 +17,7 @@ from starlette.types import Message
 from tests.server.asking import read_problem
 from tests.support.app_harness import AppHarness, serve_app
 
-from indelible.client.wire import make_refusal
+from indelible.client.http_transport import make_refusal
 from indelible.errors import REFUSALS, NotAllowed, Refused
 from indelible.server.access.middleware import MAX_BODY_BYTES
 from indelible.server.problem_details import MEDIA_TYPE, TITLES, add_problem_handlers, answer_refusal
@@ -82,6 +82,18 @@ async def test_every_mistake_is_a_problem_of_its_kind_and_changes_nothing(harnes
             problem = await read_problem(response)
             assert (problem["status"], problem["kind"]) == (status, kind), (method, path, problem)
     assert await server.client.list_chats() == before
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain"])
+async def test_json_that_is_sent_as_something_else_is_refused_with_the_header_that_it_needs(
+    harness: AppHarness, kind: str
+) -> None:
+    """`curl -d` sends a form unless it is given the header."""
+    server = await harness.start_server(worker=False)
+    async with server.request("POST", "/chats", data=b'{"title": "Rain"}', headers={"Content-Type": kind}) as response:
+        problem = await read_problem(response)
+    assert (problem["status"], problem["kind"]) == (422, "invalid")
+    assert "Content-Type: application/json" in problem["detail"]
 
 
 async def test_what_is_not_possible_now_names_the_state_and_the_command(harness: AppHarness) -> None:

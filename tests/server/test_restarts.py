@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from tests.server.forwarder import Forwarder
 from tests.support.counting_model import ask_to_count, count
+from tests.support.json_client import JsonClient
 from tests.support.process_harness import SHORT_LEASES, ProcessHarness, choose_port
 from tests.support.running_server import read_text
 from tests.support.waiting import Watched, deadline
 
 import indelible
-from indelible.client.wire import ServerEvent, WireClient
+from indelible.machine.events import FeedEvent
 
 
 @pytest.fixture
@@ -28,13 +29,13 @@ async def processes(database: str, tmp_path: Path) -> AsyncIterator[ProcessHarne
 class Listener(Watched):
     """One client of one chat, who reads from the beginning until so many turns have ended."""
 
-    def __init__(self, client: WireClient, chat_id: str) -> None:
+    def __init__(self, client: JsonClient, chat_id: str) -> None:
         super().__init__()
         self.chat_id = chat_id
         self.reconnects = 0
         self.text = ""
         self._client = client
-        self._events: list[ServerEvent] = []
+        self._events: list[FeedEvent] = []
 
     async def listen(self, turns: int) -> None:
         reading = self._client.stream_events(self.chat_id, after="start", on_reconnect=self._note_reconnect)
@@ -64,9 +65,9 @@ async def wait_for_text(listeners: Sequence[Listener]) -> None:
 
 
 @asynccontextmanager
-async def many_clients(url: str, count_: int) -> AsyncIterator[list[WireClient]]:
+async def many_clients(url: str, count_: int) -> AsyncIterator[list[JsonClient]]:
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(WireClient(url)) for _ in range(count_)]
+        yield [await stack.enter_async_context(JsonClient(url)) for _ in range(count_)]
 
 
 async def load_stored_texts(database: str, ids: list[str]) -> set[str]:

@@ -14,12 +14,12 @@ import aiohttp
 import pytest
 from tests.support.app_harness import AppHarness, serve_app
 from tests.support.commands import CommandProcess, start_indelible, start_interpreter
+from tests.support.json_client import JsonClient
 from tests.support.process_harness import choose_port
 from tests.support.running_server import has_text, read_until, run_server, say_half, text_of, wait_until_idle
 from tests.support.waiting import deadline, poll_until
 
 import indelible
-from indelible.client.wire import WireClient
 from indelible.models.http.sse import SseDecoder
 from indelible.server.app import Server
 from indelible.server.process import Process
@@ -60,7 +60,7 @@ async def test_a_server_that_is_told_to_leave_tells_its_readers_hands_over_and_e
 ) -> None:
     with start_interpreter("serve", "--port", "0", "--database", database) as command:
         url = await asyncio.to_thread(command.read_url)
-        async with WireClient(url) as client, aiohttp.ClientSession() as session:
+        async with JsonClient(url) as client, aiohttp.ClientSession() as session:
             chat = await client.create_chat("tell me a long story")
             await read_until(client, chat["id"], has_text("light"))
             decoder, events = SseDecoder(), []
@@ -154,13 +154,13 @@ async def test_a_killed_server_goes_on_with_its_replies_when_it_is_started_again
     port = str(choose_port())
     with start_indelible("serve", "--port", port, "--database", database) as command:
         url = await asyncio.to_thread(command.read_url)
-        async with WireClient(url) as client:
+        async with JsonClient(url) as client:
             chat_id = (await client.create_chat("roll a die"))["id"]
             seen = await read_until(client, chat_id, lambda events: events[-1].kind == "part", after="start")
         command.kill()
     with start_indelible("serve", "--port", port, "--database", database) as command:
         assert await asyncio.to_thread(command.read_url) == url
-        async with WireClient(url) as client:
+        async with JsonClient(url) as client:
             rest = await read_until(
                 client, chat_id, lambda events: events[-1].data.get("status") == "idle", after=seen[-1].cursor
             )

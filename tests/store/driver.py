@@ -19,6 +19,7 @@ import msgspec
 from sqlalchemy import Row, Table, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import begin_read, begin_write, is_sqlite, run_on_sqlite
+from tests.support.stored import load_path
 
 from indelible.content import Block, Message, Part, Text, TextDelta, ToolResult, decode_blocks, encode
 from indelible.ids import new_id
@@ -251,7 +252,7 @@ class Driver:
         return [read_text(decode_blocks(row.content)) for row in await self.rows(queue, queue.c.position)]
 
     async def path(self) -> list[Message]:
-        return await self.store.path(self.id)
+        return await load_path(self.store, self.id)
 
     async def said(self) -> list[tuple[str, str]]:
         """The active path as roles and text."""

@@ -27,6 +27,7 @@ from tests.support.engine import (
     open_engine,
     transact,
 )
+from tests.support.stored import load_runs
 
 from indelible.content import Text, TextDelta, encode
 from indelible.errors import StoreFailed
@@ -36,7 +37,7 @@ from indelible.store.database.postgres import PostgresDatabase
 from indelible.store.database.tables.chats import attempts, journal, users, workers
 from indelible.store.database.transaction import Transaction
 from indelible.store.journal.append import Appended, BadRows, JournalRow, append_group
-from indelible.store.journal.tool_ledger import RunKey, RunStarted, load_runs
+from indelible.store.journal.tool_ledger import RunKey, RunStarted
 from indelible.store.payloads import NewChat
 from indelible.store.queries.chat_view import AttemptName
 from indelible.store.sql_store import SqlStore

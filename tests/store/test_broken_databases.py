@@ -539,10 +539,7 @@ ASK_ANYTHING: list[Callable[[SqlStore], Awaitable[object]]] = [
     lambda store: store.retire("worker_a"),
     lambda store: store.acquire("worker_a", limit=1),
     lambda store: store.view("chat_a"),
-    lambda store: store.path("chat_a"),
     lambda store: store.events("chat_a", after=0),
-    lambda store: store.rows("chat_a", "attempt_a"),
-    lambda store: store.runs("chat_a", "turn_a"),
     lambda store: store.pack(ended_before=NOW, clock=SystemClock()),
 ]
 

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, dump, fill_payload, make_payload, settle_in
+from tests.store.responses import respond
 from tests.support.engine import get_database
 
 from indelible.content import Finish, Message, Text, TextDelta, ToolCall, ToolResult
@@ -30,7 +31,7 @@ from indelible.machine import commands as c
 from indelible.store.commands.idempotency import Request, StoredResponse
 from indelible.store.database.tables.chats import attempts
 from indelible.store.payloads import Payload, UserInput
-from indelible.store.protocol import Outcome
+from indelible.store.protocol import Once, Outcome
 from indelible.store.sql_store import SqlStore
 
 Way = Callable[[Driver], Awaitable[Driver]]
@@ -433,14 +434,13 @@ async def test_a_request_that_is_repeated_is_told_of_once(store: SqlStore, engin
     chat = await Driver(store, engine).create()
     loud = SqlStore(get_database(engine), on_committed=listener.hear)
     request = Request(user_id=OWNER, key="k1", route="POST /messages", body_hash=b"1")
+    send = partial(loud.execute, chat.id, c.Send(), UserInput(blocks=[]))
     for _ in range(2):
-        await loud.execute_once(
-            request, chat.id, c.Send(), UserInput(blocks=[]), answer=lambda outcome: StoredResponse(202, b"{}")
-        )
+        await respond(send, Once(request, lambda outcome: StoredResponse(202, b"{}")))
     assert listener.take() == [chat.id]
     late = Request(user_id=OWNER, key="k2", route="POST /interrupt", body_hash=b"1")
     stop = c.Interrupt(turn_id="turn of yesterday")
-    await loud.execute_once(late, chat.id, stop, answer=lambda outcome: StoredResponse(200, b"{}"))
+    await loud.execute(chat.id, stop, once=Once(late, lambda outcome: StoredResponse(200, b"{}")))
     assert listener.take() == []
 
 

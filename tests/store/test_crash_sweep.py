@@ -25,6 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import make_payload
 from tests.support.engine import begin_read, get_database, is_sqlite
 from tests.support.examples import is_thorough
+from tests.support.stored import load_ledger, load_path
 
 from indelible.clock import SystemClock
 from indelible.content import (
@@ -235,7 +236,7 @@ async def stop_with_a_dead_holder(process: Process) -> None:
 async def edit_while_running(process: Process) -> None:
     await process.begin()
     await process.ask(Send(), "queued")
-    path = await process.store.path(process.chat_id)
+    path = await load_path(SqlStore(get_database(process.engine)), process.chat_id)
     assert path[0].id is not None
     await process.ask(Edit(message_id=path[0].id), "edited")
     await process.acquire()
@@ -454,7 +455,7 @@ async def test_a_store_dies_at_the_call_of_a_kind_and_stays_dead(engine: AsyncEn
     assert process.store.calls.count("append") == 2
     assert process.store.calls[-1] == "append"
     with pytest.raises(Crashed):
-        await process.store.path(process.chat_id)
+        await process.store.append([])
     rested = await bring_to_rest(process, typed=process.sent, said=process.said)
     assert "one two " in [message.text for message in rested.path]
 
@@ -537,7 +538,7 @@ async def check_ledger(process: Process, rested: StoredChat) -> None:
     store, answers = SqlStore(get_database(process.engine)), read_answers(rested)
     parts = [part for attempt in rested.attempts for part in rested.parts_of(attempt.id)]
     told = {part.call_id: part for part in parts if isinstance(part, ToolResult)}
-    runs = [run for turn_id in process.turns_with_tools for run in await store.runs(rested.chat.id, turn_id)]
+    runs = [run for turn_id in process.turns_with_tools for run in await load_ledger(store, rested.chat.id, turn_id)]
     assert [run.call_id for run in runs] == [part.call_id for part in parts if isinstance(part, ToolStarted)]
     for run in runs:
         assert run.result is None or run.result == told[run.call_id]

@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from tests.databases import EMPTY, FREE, execute
 from tests.store.driver import Driver, settle_in
 from tests.support.engine import begin_read, get_database, open_engine
+from tests.support.stored import load_journal
 
 from indelible.clock import SystemClock
 from indelible.content import Finish, TextDelta
@@ -100,7 +101,7 @@ async def test_what_is_being_deleted_is_not_packed(postgres: AsyncEngine) -> Non
         assert await pack(postgres) == 1, "the other one's, and it waited for nobody"
     assert await chat.state() == State.NONE
     assert await count_rows(postgres) == 1
-    assert len(await other.store.rows(other.id, other.attempt_id)) == 2
+    assert len(await load_journal(other.store, other.id, other.attempt_id)) == 2
 
 
 async def test_what_is_being_packed_is_deleted_as_a_whole(postgres: AsyncEngine) -> None:

@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.databases import EMPTY, FREE, execute
 from tests.store.driver import OWNER, Driver, settle_in
 from tests.support.engine import close_databases, get_database, open_engine
+from tests.support.stored import load_journal
 
 from indelible.content import TextDelta, encode
 from indelible.errors import NotFound
@@ -153,7 +154,7 @@ async def test_the_server_ends_a_worker_that_froze_in_a_transaction(postgres: As
     thaws.set()
     with pytest.raises(DatabaseUnreachable):
         await freezing
-    assert [entry.n for entry in await chat.store.rows(chat.id, chat.attempt_id)] == [1]
+    assert [entry.n for entry in await load_journal(chat.store, chat.id, chat.attempt_id)] == [1]
 
 
 async def test_r7_whoever_only_names_a_chat_does_not_wait_for_its_lock(postgres: AsyncEngine) -> None:

@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, read_text, settle_in
 from tests.support.engine import get_database
+from tests.support.stored import load_path
 
 from indelible.content import Finish, Message, Text, TextDelta, Usage, decode_blocks
 from indelible.errors import NotFound
@@ -134,5 +135,5 @@ async def test_events_name_what_people_see_in_place_of_what_they_do_not(chat: Dr
     assert set(changes.messages) == {question.id, partial.id, rest.id}
     assert (rest.parent_id, rest.continues) == (partial.id, partial.id)
     assert changes.messages[rest.id].parent_id == partial.id
-    hidden = {message.id for message in await store.path(chat.id)} - set(changes.messages)
+    hidden = {message.id for message in await load_path(store, chat.id)} - set(changes.messages)
     assert len(hidden) == 1

@@ -152,7 +152,7 @@ async def test_deleting_a_chat_removes_every_row_of_it_and_nothing_else(
         await doomed.path()
 
 
-async def test_a_long_path_is_read_whole_and_in_pages(chat: Driver, engine: AsyncEngine) -> None:
+async def test_of_a_long_path_as_many_messages_are_read_as_are_wanted(chat: Driver, engine: AsyncEngine) -> None:
     """Longer than what is fetched at a time."""
     ids = [f"message_{number:05}" for number in range(2500)]
     rows = [
@@ -163,24 +163,8 @@ async def test_a_long_path_is_read_whole_and_in_pages(chat: Driver, engine: Asyn
         await connection.execute(insert(messages), rows)
         await connection.execute(update(chats).where(chats.c.id == chat.id).values(head_id=ids[-1]))
     assert [message.id for message in await chat.path()] == ids
-    pages: list[str | None] = []
-    before: str | None = None
-    while page := await chat.store.path(chat.id, before=before, limit=400):
-        pages = [*(message.id for message in page), *pages]
-        before = page[0].id
-    assert pages == ids
-
-
-async def test_a_path_that_does_not_exist_is_not_found(chat: Driver, store: SqlStore) -> None:
-    with pytest.raises(NotFound):
-        await store.path("chat_nowhere")
-    with pytest.raises(NotFound):
-        await store.path(chat.id, before="message_nowhere")
-
-
-async def test_a_page_of_nothing_is_empty(store: SqlStore, engine: AsyncEngine) -> None:
-    chat = await Driver(store, engine).create()
-    assert await store.path(chat.id, limit=0) == []
+    view = await chat.store.view(chat.id, limit=400)
+    assert ([message.id for message in view.messages], view.has_more) == (ids[-400:], True)
 
 
 # --- summaries ---

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.store.responses import respond
 from tests.support.engine import begin_read, begin_write, get_database, transact
+from tests.support.stored import load_path
 
 from indelible.content import Text
 from indelible.errors import Invalid, NotAllowed, NotFound, TooLarge, TooMany
 from indelible.machine.commands import Create, Delete, Interrupt, Retry, Send
-from indelible.store.commands.idempotency import Request, StoredResponse, forget_expired
+from indelible.store.commands.idempotency import Request, RequestRepeated, StoredResponse, forget_expired
 from indelible.store.database.tables.chats import chats, events, idempotency_keys, messages, queue, users
 from indelible.store.limits import StoreLimits
 from indelible.store.payloads import ChatPatch, NewChat, UserInput
-from indelible.store.protocol import Outcome
+from indelible.store.protocol import Once, Outcome
 from indelible.store.sql_store import SqlStore
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
@@ -38,6 +41,9 @@ def answer(outcome: Outcome) -> StoredResponse:
     return StoredResponse(202, f'{{"queued":"{outcome.queued_id}"}}'.encode())
 
 
+ONCE = Once(SEND, answer)
+
+
 async def count(engine: AsyncEngine, table: object) -> int:
     async with begin_read(engine) as connection:
         return int((await connection.execute(select(func.count()).select_from(table))).scalar_one())  # type: ignore[arg-type]
@@ -47,73 +53,69 @@ async def test_the_same_request_again_gets_the_same_answer_and_sends_nothing(
     store: SqlStore, engine: AsyncEngine
 ) -> None:
     assert await store.find_response(SEND) is None
-    first = await store.execute_once(SEND, "chat_1", Send(), HELLO, answer=answer)
-    again = await store.execute_once(SEND, "chat_1", Send(), HELLO, answer=answer)
-    assert first == again == await store.find_response(SEND)
+    first = await store.execute("chat_1", Send(), HELLO, once=ONCE)
+    with pytest.raises(RequestRepeated) as repeated:
+        await store.execute("chat_1", Send(), HELLO, once=ONCE)
+    assert answer(first) == repeated.value.response == await store.find_response(SEND)
     assert await count(engine, queue) == 1
 
 
 async def test_many_at_once_send_once_and_all_get_the_one_answer(store: SqlStore, engine: AsyncEngine) -> None:
-    answers = await asyncio.gather(
-        *(store.execute_once(SEND, "chat_1", Send(), HELLO, answer=answer) for _ in range(8))
-    )
+    send = partial(store.execute, "chat_1", Send(), HELLO)
+    answers = await asyncio.gather(*(respond(send, ONCE) for _ in range(8)))
     assert len(set(answers)) == 1
     assert await count(engine, queue) == 1
 
 
 @pytest.mark.parametrize("other", [SEND._replace(body_hash=b"2"), SEND._replace(route="POST /other")])
 async def test_the_same_key_for_something_else_is_refused(store: SqlStore, engine: AsyncEngine, other: Request) -> None:
-    await store.execute_once(SEND, "chat_1", Send(), HELLO, answer=answer)
+    await store.execute("chat_1", Send(), HELLO, once=ONCE)
     with pytest.raises(Invalid, match="used for another request"):
-        await store.execute_once(other, "chat_1", Send(), HELLO, answer=answer)
+        await store.execute("chat_1", Send(), HELLO, once=Once(other, answer))
     assert await count(engine, queue) == 1
 
 
 async def test_a_refused_command_leaves_no_key_behind(store: SqlStore, engine: AsyncEngine) -> None:
     with pytest.raises(NotAllowed):
-        await store.execute_once(SEND, "chat_1", Retry(), answer=answer)
+        await store.execute("chat_1", Retry(), once=ONCE)
     assert await count(engine, idempotency_keys) == 0
 
 
 async def test_the_answer_goes_with_the_chat_that_it_tells_of(store: SqlStore, engine: AsyncEngine) -> None:
     """P10: an answer may quote the chat, so nothing of it is left when the chat is deleted."""
     await store.execute("chat_2", Create(), NewChat(owner_id="user_1"))
-    other = SEND._replace(key="k2")
-    await store.execute_once(SEND, "chat_1", Send(), HELLO, answer=answer)
-    await store.execute_once(other, "chat_2", Send(), HELLO, answer=answer)
+    other = Once(SEND._replace(key="k2"), answer)
+    await store.execute("chat_1", Send(), HELLO, once=ONCE)
+    await store.execute("chat_2", Send(), HELLO, once=other)
     await store.execute("chat_1", Delete())
     async with begin_read(engine) as connection:
         assert (await connection.execute(select(idempotency_keys.c.key))).scalars().all() == ["k2"]
     with pytest.raises(NotFound):
-        await store.execute_once(SEND, "chat_1", Send(), HELLO, answer=answer)
+        await store.execute("chat_1", Send(), HELLO, once=ONCE)
 
 
 async def test_a_chat_that_is_made_or_deleted_for_a_request_is_so_once(store: SqlStore, engine: AsyncEngine) -> None:
-    make, drop = SEND._replace(key="make"), SEND._replace(key="drop")
+    make, drop = (Once(SEND._replace(key=key), answer) for key in ("make", "drop"))
     words = NewChat(owner_id="user_1", blocks=[Text("hi")])
     for _ in range(2):
-        await store.execute_once(make, "chat_2", Create(with_message=True), words, answer=answer)
-    assert len(await store.path("chat_2")) == 1
-    answers = [await store.execute_once(drop, "chat_2", Delete(), answer=answer) for _ in range(2)]
+        await respond(partial(store.execute, "chat_2", Create(with_message=True), words), make)
+    assert len(await load_path(store, "chat_2")) == 1
+    answers = [await respond(partial(store.execute, "chat_2", Delete()), drop) for _ in range(2)]
     assert len(set(answers)) == 1, "the answer to a deletion has no chat left to go with"
     with pytest.raises(NotFound):
-        await store.path("chat_2")
+        await load_path(store, "chat_2")
 
 
 async def test_an_answer_is_kept_also_if_there_was_nothing_to_do(store: SqlStore, engine: AsyncEngine) -> None:
+    nothing = StoredResponse(200, b"nothing")
+    stop = partial(store.execute, "chat_1", Interrupt(turn_id="turn of yesterday"))
     for _ in range(2):
-        given = await store.execute_once(
-            SEND,
-            "chat_1",
-            Interrupt(turn_id="turn of yesterday"),
-            answer=lambda outcome: StoredResponse(200, b"nothing"),
-        )
-        assert given == StoredResponse(200, b"nothing")
+        assert await respond(stop, Once(SEND, lambda outcome: nothing)) == nothing
     assert await count(engine, idempotency_keys) == 1
 
 
 async def test_keys_are_kept_for_a_day(store: SqlStore, engine: AsyncEngine) -> None:
-    await store.execute_once(SEND, "chat_1", Send(), HELLO, answer=answer)
+    await store.execute("chat_1", Send(), HELLO, once=ONCE)
     for hours, left in ((23, 1), (25, 0)):
         await transact(engine, forget_expired, datetime.now(UTC) + timedelta(hours=hours))
         assert await count(engine, idempotency_keys) == left
@@ -145,7 +147,7 @@ async def test_a_command_on_a_chat_of_another_user_is_not_found_and_changes_noth
     with pytest.raises(NotFound, match="Chat not found"):
         await store.execute("chat_1", Send(), HELLO, user_id="user_2")
     with pytest.raises(NotFound, match="Chat not found"):
-        await store.execute_once(SEND, "chat_1", Send(), HELLO, user_id="user_2", answer=answer)
+        await store.execute("chat_1", Send(), HELLO, user_id="user_2", once=ONCE)
     assert [await count(engine, table) for table in (queue, messages, events, idempotency_keys)] == before
     await store.execute("chat_1", Send(), HELLO, user_id="user_1")
     assert await count(engine, queue) == before[0] + 1
@@ -169,37 +171,22 @@ async def test_an_update_is_one_transaction_with_one_answer(store: SqlStore, eng
 async def test_an_update_that_is_repeated_changes_nothing(store: SqlStore) -> None:
     await store.execute("chat_2", Create(), NewChat(owner_id="user_1"))
 
-    async def update() -> StoredResponse:
-        return await store.update_once(
-            SEND,
-            "chat_2",
-            ChatPatch(title="Rain"),
-            archived=True,
-            answer=lambda outcome: StoredResponse(200, str(outcome.summary).encode()),
-        )
-
-    first = await update()
+    update = partial(store.update, "chat_2", ChatPatch(title="Rain"), archived=True)
+    once = Once(SEND, lambda outcome: StoredResponse(200, str(outcome.summary).encode()))
+    first = await respond(update, once)
     await store.update("chat_2", ChatPatch(title="Sun"), archived=False)
-    assert await update() == first
+    assert await respond(update, once) == first
     view = await store.view("chat_2")
     assert (view.title, view.archived) == ("Sun", False)
 
 
 async def test_a_copy_that_is_asked_for_often_is_one(store: SqlStore, engine: AsyncEngine) -> None:
-    (message,) = await store.path("chat_1")
-
-    async def fork(number: int) -> StoredResponse:
-        return await store.fork_once(
-            SEND,
-            "chat_1",
-            message.id or "",
-            new_chat_id=f"copy_{number}",
-            owner_id="user_1",
-            user_id="user_1",
-            answer=lambda outcome: StoredResponse(201, outcome.chat_id.encode()),
-        )
-
-    answers = await asyncio.gather(*(fork(number) for number in range(12)))
+    (message,) = await load_path(store, "chat_1")
+    fork = partial(store.fork, "chat_1", message.id or "", owner_id="user_1", user_id="user_1")
+    once = Once(SEND, lambda outcome: StoredResponse(201, outcome.chat_id.encode()))
+    answers = await asyncio.gather(
+        *(respond(partial(fork, new_chat_id=f"copy_{number}"), once) for number in range(12))
+    )
     assert len(set(answers)) == 1
     assert await count(engine, chats) == 2
     with pytest.raises(NotFound):
@@ -215,9 +202,9 @@ async def test_a_deletion_that_is_refused_keeps_what_is_beside_the_chat(store: S
         forgotten.append(chat_id)
 
     store.before_delete = forget
-    await store.execute_once(SEND, "chat_1", Send(), HELLO, answer=answer)
+    await store.execute("chat_1", Send(), HELLO, once=ONCE)
     with pytest.raises(Invalid, match="used for another request"):
-        await store.execute_once(SEND._replace(route="DELETE /"), "chat_1", Delete(), answer=answer)
+        await store.execute("chat_1", Delete(), once=Once(SEND._replace(route="DELETE /"), answer))
     with pytest.raises(NotFound):
-        await store.execute_once(SEND._replace(key="k2"), "chat_1", Delete(), user_id="user_2", answer=answer)
+        await store.execute("chat_1", Delete(), user_id="user_2", once=Once(SEND._replace(key="k2"), answer))
     assert forgotten == []

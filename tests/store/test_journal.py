@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import begin_read, begin_write, get_database, transact
+from tests.support.stored import load_runs
 from tests.support.waiting import Watched
 
 from indelible.content import (
@@ -26,7 +27,10 @@ from indelible.content import (
     Text,
     TextDelta,
     TextStart,
+    ToolCall,
     ToolInputDelta,
+    ToolProgress,
+    ToolResult,
     ToolStarted,
     decode_parts,
     encode,
@@ -37,7 +41,7 @@ from indelible.errors import LeaseLost, Shutdown, StoreFailed
 from indelible.machine.commands import Acquire, Create, FinishTurn, StartAttempt
 from indelible.store.database.tables.chats import attempts, journal, users, workers
 from indelible.store.journal.append import Appended, BadRows, JournalRow
-from indelible.store.journal.tool_ledger import RunKey, RunStarted, load_runs
+from indelible.store.journal.tool_ledger import RunKey, RunStarted
 from indelible.store.journal.writer import Journal, JournalWriter
 from indelible.store.payloads import NewChat, StepResult
 from indelible.store.queries.chat_view import AttemptName
@@ -255,13 +259,23 @@ async def test_r6_a_row_that_the_database_refuses_is_found_among_the_others(
         writers[1].publish(TextDelta("1", "more"))
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        TextDelta("1", "x" * 10_000),
+        ToolProgress("call", "x" * 10_000),
+        ToolCall(id="call", name="write", arguments='"' + "x" * 10_000 + '"'),
+        ToolResult(call_id="call", name="search", output=["x" * 10_000], provider_executed=True),
+    ],
+    ids=lambda part: type(part).__name__,
+)
 async def test_a_slow_database_slows_the_loop_and_does_not_fill_the_memory(
-    store: WatchedStore, engine: AsyncEngine
+    store: WatchedStore, engine: AsyncEngine, part: Part
 ) -> None:
     attempt = await start_attempt(store, engine)
     flushing = Flushing(store, limit_bytes=100_000)
     writer = open_writer(flushing, attempt)
-    brakes = [writer.publish(TextDelta("1", "x" * 10_000)) for _ in range(10)]
+    brakes = [writer.publish(part) for _ in range(10)]
     assert brakes[:9] == [None] * 9
     brake = brakes[9]
     assert brake is not None

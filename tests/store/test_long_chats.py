@@ -16,6 +16,7 @@ from sqlalchemy import Table, insert, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import SAID_AT, Driver, settle_in
 from tests.support.engine import begin_read, begin_write, flush_statistics, get_database, open_engine
+from tests.support.stored import load_ledger
 
 from indelible.content import Finish, TextDelta, ToolCall, ToolResult, encode
 from indelible.machine import State
@@ -109,7 +110,7 @@ async def take_a_turn(chat: Driver) -> None:
     for n, parts, change in ((1, [call], started), (2, [settled.result, Finish()], settled)):
         row = JournalRow(chat.id, chat.attempt_id, chat.epoch, n, encode(parts), (change,))
         assert (await chat.store.append([row])).written == {chat.attempt_id}
-    assert len(await chat.store.runs(chat.id, chat.turn_id)) == 1
+    assert len(await load_ledger(chat.store, chat.id, chat.turn_id)) == 1
     await chat.end(c.CommitStep)
     await chat.start()
     await chat.say(TextDelta("1", "Rain."), Finish())

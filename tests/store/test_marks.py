@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, settle_in
+from tests.store.responses import respond
 from tests.support.engine import get_database
 
 from indelible.content import Finish
 from indelible.errors import Invalid, NotFound
 from indelible.machine import commands as c
-from indelible.store.commands.idempotency import Request
+from indelible.store.commands.idempotency import Request, StoredResponse
 from indelible.store.payloads import ChatPatch, NewChat
-from indelible.store.protocol import Outcome
+from indelible.store.protocol import Once, Outcome
 from indelible.store.sql_store import SqlStore
 
 KEY = Request(OWNER, "key", "POST /read", b"1")
@@ -101,11 +103,15 @@ async def test_a_chat_of_somebody_else_is_not_marked(store: SqlStore, chat_id: s
 
 async def test_a_repeated_request_is_carried_out_once(store: SqlStore, engine: AsyncEngine) -> None:
     chat = await Driver(store, engine).create()
+    nothing = StoredResponse(204, b"null")
+    mark, save = (
+        Once(request, lambda outcome: nothing) for request in (KEY, KEY._replace(key="other", route="PUT /draft"))
+    )
     for _ in range(2):
-        await store.lists.mark_read(chat.id, OWNER, request=KEY)
-        await store.lists.save_draft(chat.id, OWNER, "Hi", request=KEY._replace(key="other", route="PUT /draft"))
+        assert await respond(partial(store.lists.mark_read, chat.id, OWNER), mark) == nothing
+        assert await respond(partial(store.lists.save_draft, chat.id, OWNER, "Hi"), save) == nothing
     with pytest.raises(Invalid):
-        await store.lists.mark_read(chat.id, OWNER, request=KEY._replace(body_hash=b"2"))
+        await store.lists.mark_read(chat.id, OWNER, once=mark._replace(request=KEY._replace(body_hash=b"2")))
 
 
 async def test_a_draft_is_its_users_alone_and_goes_with_its_chat(store: SqlStore, engine: AsyncEngine) -> None:

@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from tests.databases import execute
 from tests.support.commands import start_indelible
 from tests.support.engine import begin_read, begin_write, close_databases, get_database, is_sqlite, open_engine
+from tests.support.stored import load_journal, load_ledger
 
 from indelible.content import Text, TextDelta, Usage, encode
 from indelible.machine.commands import Delete, Send, SwitchBranch, UpdateChat
@@ -301,8 +302,8 @@ async def test_the_upgrade_to_0007_names_the_chat_of_every_row_and_keeps_all_of_
     assert (run.chat_id, run.turn_id, run.step, run.attempt_id, run.state) == ("c", "t", 1, "a", "started")
     assert (waiting.chat_id, waiting.id, waiting.position, waiting.if_busy) == ("c", "q", 1, "steer")
     store = SqlStore(get_database(engine))
-    assert [row.n for row in await store.rows("c", "a")] == [1, 2, 3]
-    assert [entry.name for entry in await store.runs("c", "t")] == ["look"]
+    assert [row.n for row in await load_journal(store, "c", "a")] == [1, 2, 3]
+    assert [entry.name for entry in await load_ledger(store, "c", "t")] == ["look"]
     await store.execute("c", Delete())
     async with begin_read(engine) as connection:
         for table in (journal, tool_runs, queue):
@@ -372,8 +373,8 @@ async def check_upgrade(database: str, revision: str) -> None:
     ]
     assert all([row["chat_id"] for row in after[table]] == ["c", "d"] for table in led), revision
     store = SqlStore(get_database(engine))
-    assert [row.n for row in await store.rows("c", "attempt_c")] == [1]
-    assert [entry.name for entry in await store.runs("c", "turn_c")] == ["look"]
+    assert [row.n for row in await load_journal(store, "c", "attempt_c")] == [1]
+    assert [entry.name for entry in await load_ledger(store, "c", "turn_c")] == ["look"]
     await store.execute("c", Delete())
     left = await read_everything(engine)
     assert all([row["chat_id"] for row in left[table]] == ["d"] for table in led), revision

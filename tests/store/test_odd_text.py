@@ -8,13 +8,16 @@ names nothing. Nothing of it fails a write, on neither database.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, settle_in
+from tests.store.responses import respond
 from tests.support.engine import get_database
+from tests.support.stored import load_journal, load_ledger
 
 from indelible.content import (
     File,
@@ -42,6 +45,7 @@ from indelible.store.database.tables.chats import messages
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.tool_ledger import RunChange, RunKey, RunSettled, RunStarted
 from indelible.store.payloads import ChatPatch, NewChat, UserInput
+from indelible.store.protocol import Once
 from indelible.store.sql_store import SqlStore
 
 ODD = "half \ud83d, nothing \0, whole \ud83d\ude00 \u00e9"
@@ -96,7 +100,7 @@ async def test_what_the_holder_of_an_attempt_brings_along_is_kept(chat: Driver) 
     rest = [TextDelta("1", ODD), ReasoningDelta(ODD, ODD), StreamError(ODD), Finish(metadata={ODD: ODD})]
     await chat.end(c.FinishTurn, pending=rest, response_id=ODD)
     assert (await chat.said())[-1] == ("assistant", f"It is{KEPT}")
-    assert (await chat.store.rows(chat.id, chat.attempt_id))[-1].parts[0] == TextDelta("1", KEPT)
+    assert (await load_journal(chat.store, chat.id, chat.attempt_id))[-1].parts[0] == TextDelta("1", KEPT)
     await chat.check()
 
 
@@ -108,10 +112,10 @@ async def test_what_is_published_and_what_tools_do_is_kept(chat: Driver) -> None
     for n, (parts, change) in enumerate(rows, 2):
         row = JournalRow(chat.id, chat.attempt_id, chat.epoch, n, encode(parts), (change,))
         assert (await chat.store.append([row])).written == {chat.attempt_id}
-    (run,) = await chat.store.runs(chat.id, chat.turn_id)
+    (run,) = await load_ledger(chat.store, chat.id, chat.turn_id)
     assert (run.call_id, run.name) == (SHOWN, SHOWN)
     assert run.result == ToolResult(KEPT, KEPT, output=KEPT)
-    assert (await chat.store.rows(chat.id, chat.attempt_id))[2].parts == [run.result]
+    assert (await load_journal(chat.store, chat.id, chat.attempt_id))[2].parts == [run.result]
     await chat.end(c.CommitStep)
     await chat.check()
 
@@ -204,23 +208,20 @@ async def test_the_same_odd_request_again_gets_the_same_answer(chat: Driver) -> 
     given = StoredResponse(202, ODD.encode("utf-8", "surrogatepass"))
     request = Request(OWNER, ODD, f"POST /{ODD}", ODD.encode("utf-8", "surrogatepass"))
     for _ in range(2):
-        answer = await chat.store.execute_once(
-            request, chat.id, c.Send(), UserInput(blocks=[Text(ODD)]), answer=lambda outcome: given
-        )
-        assert answer == given
+        send = partial(chat.store.execute, chat.id, c.Send(), UserInput(blocks=[Text(ODD)]))
+        assert await respond(send, Once(request, lambda outcome: given)) == given
     assert await chat.queued() == [KEPT]
     for other in (request._replace(route="POST /"), request._replace(body_hash=b"")):
         with pytest.raises(Invalid):
-            await chat.store.execute_once(other, chat.id, c.Send(), answer=lambda outcome: given)
+            await chat.store.execute(chat.id, c.Send(), once=Once(other, lambda outcome: given))
 
 
 @pytest.mark.parametrize("key", ["", "k" * (MAX_KEY_LENGTH + 1)])
 async def test_a_key_that_is_none_or_too_long_is_refused(chat: Driver, key: str) -> None:
     """PostgreSQL could not keep a very long one in its index; SQLite could."""
+    once = Once(Request(OWNER, key, "POST /", b""), lambda outcome: StoredResponse(202, b""))
     with pytest.raises(Invalid, match="characters"):
-        await chat.store.execute_once(
-            Request(OWNER, key, "POST /", b""), chat.id, c.Send(), answer=lambda outcome: StoredResponse(202, b"")
-        )
+        await chat.store.execute(chat.id, c.Send(), once=once)
 
 
 # --- names ---
@@ -236,8 +237,6 @@ NAMING: dict[str, Callable[[SqlStore, str, str], Awaitable[Any]]] = {
     "delete queued": lambda store, chat_id, odd: store.execute(chat_id, c.DeleteQueued(queued_id=odd)),
     "interrupt": lambda store, chat_id, odd: store.execute(chat_id, c.Interrupt(turn_id=odd)),
     "view": lambda store, chat_id, odd: store.view(odd),
-    "path": lambda store, chat_id, odd: store.path(odd),
-    "path above": lambda store, chat_id, odd: store.path(chat_id, before=odd),
     "page": lambda store, chat_id, odd: store.page(odd),
     "page above": lambda store, chat_id, odd: store.page(chat_id, before=odd),
     "page up to": lambda store, chat_id, odd: store.page(chat_id, upto=odd),
@@ -249,8 +248,6 @@ NAMING: dict[str, Callable[[SqlStore, str, str], Awaitable[Any]]] = {
 ASKING: dict[str, tuple[Callable[[SqlStore, str], Awaitable[Any]], object]] = {
     "owner": (lambda store, odd: store.owner(odd), None),
     "events": (lambda store, odd: store.events(odd, after=0), []),
-    "rows": (lambda store, odd: store.rows(odd, odd), []),
-    "runs": (lambda store, odd: store.runs(odd, odd), []),
     "positions": (lambda store, odd: store.positions([odd]), {}),
     "resume": (lambda store, odd: store.resume(odd, BEGINNING), None),
 }

@@ -20,6 +20,7 @@ from indelible.store.commands.idempotency import Request, StoredResponse
 from indelible.store.database.tables.chats import chats, idempotency_keys, users, workers
 from indelible.store.database.transaction import clean_label
 from indelible.store.payloads import ChatPatch, NewChat, UserInput
+from indelible.store.protocol import Once
 from indelible.store.queries.open_turn import Expired, Held
 from indelible.store.queries.users import LONGEST_USER_NAME
 from indelible.store.sql_store import SqlStore
@@ -273,7 +274,7 @@ async def test_cleaning_up_forgets_old_keys_and_workers_long_dead_and_nothing_el
     for key in ("old", "young"):
         request = Request(user_id=OWNER, key=key, route="POST /messages", body_hash=b"1")
         words = UserInput(blocks=[Text(key)])
-        await store.execute_once(request, chat.id, c.Send(), words, answer=lambda outcome: StoredResponse(202, b"{}"))
+        await store.execute(chat.id, c.Send(), words, once=Once(request, lambda outcome: StoredResponse(202, b"{}")))
     async with begin_write(engine) as connection:
         long_ago = datetime.now(UTC) - timedelta(seconds=1)
         old = idempotency_keys.c.key == "old"

@@ -18,10 +18,11 @@ from tests.support.engine import begin_write, get_database
 
 from indelible.content import Finish, Text, TextDelta, encode
 from indelible.machine.commands import Create, FinishTurn, StartAttempt
+from indelible.machine.events import BEGINNING
 from indelible.store.database.tables.chats import users
 from indelible.store.journal.append import JournalRow
 from indelible.store.payloads import NewChat
-from indelible.store.protocol import ChatStore
+from indelible.store.protocol import ChatStore, Once
 from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
 
@@ -41,12 +42,13 @@ KEPT_BY = {
         "More messages in the queue": "a_full_queue_and_a_message_that_is_too_large_are_refused_and_change_nothing",
         "Content that is too large": "s102_a_chat_is_not_given_more_than_the_limit",
     },
-    "execute_once": {
-        "Execute a command for a request": "the_same_request_again_gets_the_same_answer_and_sends_nothing",
-        "The command, its response and": "the_same_request_again_gets_the_same_answer_and_sends_nothing",
+    "once": {
+        "A request that may be repeated": "the_same_request_again_gets_the_same_answer_and_sends_nothing",
+        "The write, its response and": "the_same_request_again_gets_the_same_answer_and_sends_nothing",
+        "A repeated request writes nothing": "the_same_request_again_gets_the_same_answer_and_sends_nothing",
         "A concurrent request with the same key": "many_at_once_send_once_and_all_get_the_one_answer",
         "The same key with another": "the_same_key_for_something_else_is_refused",
-        "A refused command": "a_refused_command_leaves_no_key_behind",
+        "A refused write": "a_refused_command_leaves_no_key_behind",
     },
     "find_response": {
         "The response that": "the_same_request_again_gets_the_same_answer_and_sends_nothing",
@@ -101,10 +103,12 @@ KEPT_BY = {
         "Results that follow": "results_that_follow_the_message_come_along",
         "Queue, attempts and journal": "nothing_in_the_copy_points_to_the_old_chat",
         "The old chat does not": "nothing_in_the_copy_points_to_the_old_chat",
+        "A repeated request": "a_copy_that_is_asked_for_often_is_one",
     },
-    "fork_once": {"The same for a request": "a_copy_that_is_asked_for_often_is_one"},
-    "update": {"Change a chat's metadata": "an_update_is_one_transaction_with_one_answer"},
-    "update_once": {"The same for a request": "an_update_that_is_repeated_changes_nothing"},
+    "update": {
+        "Change a chat's metadata": "an_update_is_one_transaction_with_one_answer",
+        "A repeated request": "an_update_that_is_repeated_changes_nothing",
+    },
     "owner": {"The owner of a chat": "a_chat_has_an_owner_if_it_is_there"},
     "check_writable": {
         "Commit a write": "s109_a_check_writes_and_changes_nothing",
@@ -136,24 +140,15 @@ KEPT_BY = {
         "It reads no message": "s102_reading_a_queue_reads_neither_messages_nor_the_running_reply",
     },
     "events": {"The events after": "a_view_and_the_events_after_its_cursor_are_everything_exactly_once"},
-    "rows": {
-        "The journal rows of": "r11_a_packed_attempt_reads_as_it_read_before_from_every_row",
-        "An attempt that this chat": "what_is_another_chats_is_not_read_by_its_name_alone",
-    },
     "attempts": {
         "The attempts of a chat": "the_pages_together_are_all_attempts_of_the_chat_the_newest_first",
         "Attempts that left nothing": "what_was_tried_is_told_with_its_end_and_what_is_being_tried_without_one",
-    },
-    "runs": {
-        "Every tool call": "a_call_is_in_the_ledger_and_in_the_journal_when_record_returns",
-        "A turn that this chat": "what_is_another_chats_is_not_read_by_its_name_alone",
     },
     "pack": {
         "Pack the journals": "r12_a_sweep_stops_when_its_time_is_up",
         "Every read gives": "r11_a_packed_attempt_reads_as_it_read_before_from_every_row",
     },
     "tree": {"Every message": "the_tree_has_every_branch_in_the_order_of_creation"},
-    "path": {"The active path": "a_long_path_is_read_whole_and_in_pages"},
 }
 
 
@@ -162,11 +157,12 @@ def read_tests() -> str:
 
 
 def list_sentences(name: str) -> list[str]:
-    told = " ".join((inspect.getdoc(getattr(ChatStore, name)) or "").split()).replace(" * ", " ")
+    promised = Once if name == "once" else getattr(ChatStore, name)
+    told = " ".join((inspect.getdoc(promised) or "").split()).replace(" * ", " ")
     return re.split(r"(?<=\.) (?=[A-Z`])", told)
 
 
-@pytest.mark.parametrize("name", sorted(set(PROMISES) - OF_READERS))
+@pytest.mark.parametrize("name", sorted({*PROMISES, "once"} - OF_READERS))
 def test_every_sentence_of_a_promise_is_kept_by_a_test(name: str) -> None:
     tests = set(re.findall(r"def test_(\w+)\(", read_tests()))
     kept = KEPT_BY[name]
@@ -198,12 +194,11 @@ async def test_a_chat_from_beginning_to_end_through_the_port_alone(engine: Async
     said = encode([TextDelta("1", "Hello"), Finish("stop")])
     await store.append([JournalRow(attempt.chat_id, attempt.id, attempt.epoch, 1, said)])
     await store.execute("chat_1", FinishTurn(epoch=held.epoch, turn_id=turn_id, attempt_id=attempt.id))
-    assert [message.text for message in await store.path("chat_1")] == ["hi", "Hello"]
+    assert [message.text for message in (await store.view("chat_1")).messages] == ["hi", "Hello"]
     told = await store.events("chat_1", after=0)
     assert [event.seq for event in told] == list(range(1, len(told) + 1))
-    before = await store.rows("chat_1", attempt.id)
+    before = await store.changes("chat_1", BEGINNING)
     assert await store.pack(ended_before=datetime(2099, 1, 1, tzinfo=UTC), clock=ManualClock()) == 1
-    assert await store.rows("chat_1", attempt.id) == before
-    assert await store.runs("chat_1", turn_id) == []
+    assert await store.changes("chat_1", BEGINNING) == before
     await store.retire("worker_1")
     assert (await store.view("chat_1")).status == "idle"

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, dump, settle_in
 from tests.support.engine import get_database
+from tests.support.stored import load_journal
 
 from indelible.content import Finish, ReasoningDelta, TextDelta, ToolCall, Usage, encode
 from indelible.errors import Interrupted, LeaseLost
@@ -60,7 +61,7 @@ async def test_parts_that_were_not_flushed_become_the_last_row_of_the_attempt_th
     attempt = await chat.attempt()
     assert (attempt.last_n, attempt.usage) == (2, encode(Usage(input_tokens=7)))
     assert msgspec.json.decode(attempt.error) == {"kind": "overloaded"}
-    assert [len(row.parts) for row in await chat.store.rows(chat.id, chat.attempt_id)] == [1, 1]
+    assert [len(row.parts) for row in await load_journal(chat.store, chat.id, chat.attempt_id)] == [1, 1]
 
 
 async def test_a_retry_after_a_step_that_was_kept_ends_no_attempt(chat: Driver) -> None:

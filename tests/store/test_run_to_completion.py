@@ -28,6 +28,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.databases import execute
 from tests.store.driver import SAID_AT, Driver, settle_in
 from tests.support.engine import OpenDatabase
+from tests.support.stored import load_journal, load_ledger
 from tests.support.waiting import poll_until
 
 from indelible.concurrency.tasks import UncancellableFuture, run_to_completion
@@ -303,9 +304,9 @@ async def test_a_flush_is_written_wholly_or_not_at_all(
         return store.append(make_rows())
 
     async def check() -> None:
-        written = [len(await store.rows(chat.id, chat.attempt_id)) for chat in chats]
+        written = [len(await load_journal(store, chat.id, chat.attempt_id)) for chat in chats]
         assert written in ([n - 1, n - 1], [n, n])
-        started = [len(await store.runs(chat.id, chat.turn_id)) for chat in chats]
+        started = [len(await load_ledger(store, chat.id, chat.turn_id)) for chat in chats]
         assert started == [count - 1 if with_change else 0 for count in written]
         assert await store.append(make_rows()) == Appended(frozenset(chat.attempt_id for chat in chats), frozenset())
 

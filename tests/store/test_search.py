@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, settle_in
 from tests.store.statements import counted
 from tests.support.engine import begin_read, get_database
+from tests.support.stored import load_path
 
 from indelible.content import Finish, Message, ReasoningDelta, Text, TextDelta
 from indelible.machine import commands as c
@@ -102,7 +103,7 @@ async def test_replies_of_every_branch_are_found_and_what_people_do_not_read_is_
     chat = await Driver(store, engine).create("Question")
     await chat.work("live", ReasoningDelta("0", "pondering"), TextDelta("1", "first answer"))
     await chat.end(c.FinishTurn, pending=[Finish()])
-    question = (await store.path(chat.id))[0]
+    question = (await load_path(store, chat.id))[0]
     assert question.id is not None
     await chat.do(c.Edit(message_id=question.id), "Other question")
     await chat.work("live", TextDelta("1", "second reply"))
@@ -220,7 +221,7 @@ async def test_a_long_chat_is_indexed_in_short_commits_each_message_once(store: 
 
 async def test_a_copy_is_found_too(store: SqlStore) -> None:
     await write(store, chat_1="Rain in Oslo")
-    question = (await store.path("chat_1"))[0]
+    question = (await load_path(store, "chat_1"))[0]
     assert question.id is not None
     await store.fork("chat_1", question.id, new_chat_id="chat_copy", owner_id=OWNER)
     assert await find(store, "oslo") == ["chat_copy", "chat_1"]

@@ -10,12 +10,13 @@ import pytest
 from sqlalchemy import insert, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import begin_write, get_database, transact
+from tests.support.stored import load_journal, load_runs
 
 from indelible.content import Text, ToolCall, ToolResult, ToolStarted
 from indelible.errors import LeaseLost
 from indelible.machine.commands import Acquire, Create, StartAttempt
 from indelible.store.database.tables.chats import attempts, users
-from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted, load_runs
+from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
 from indelible.store.journal.writer import Journal, JournalWriter
 from indelible.store.payloads import NewChat
 from indelible.store.queries.chat_view import AttemptName, load_rows
@@ -83,8 +84,8 @@ async def test_what_is_another_chats_is_not_read_by_its_name_alone(engine: Async
     await store.execute("chat_2", Create(), NewChat(owner_id="user_1"))
     async with Bench(engine, attempt) as bench:
         await bench.writer.record(bench.started, ToolStarted("c1", "pay"))
-    assert (await store.rows("chat_2", attempt.id), await store.runs("chat_2", attempt.turn_id)) == ([], [])
-    assert len(await store.rows("chat_1", attempt.id)) == len(await store.runs("chat_1", attempt.turn_id)) == 1
+    assert await load_journal(store, "chat_2", attempt.id) == []
+    assert len(await load_journal(store, "chat_1", attempt.id)) == 1
 
 
 async def test_whoever_lost_the_chat_can_neither_start_nor_settle(engine: AsyncEngine, attempt: AttemptName) -> None:

@@ -9,14 +9,15 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, dump, settle_in
 from tests.support.engine import get_database
+from tests.support.stored import load_path
 
 from indelible.content import Finish, TextDelta, ToolCall, Usage, encode
 from indelible.errors import Invalid, NotFound, TooLarge
 from indelible.machine import commands as c
-from indelible.store.commands.idempotency import Request, StoredResponse
+from indelible.store.commands.idempotency import Request, RequestRepeated, StoredResponse
 from indelible.store.lists.transfer import ChatFile, parse_file
 from indelible.store.payloads import ChatPatch
-from indelible.store.protocol import Outcome
+from indelible.store.protocol import Once
 from indelible.store.queries.listing import ChatFilter
 from indelible.store.sql_store import SqlStore
 
@@ -33,7 +34,7 @@ async def make_tree(store: SqlStore, engine: AsyncEngine) -> Driver:
     await chat.work("live", TextDelta("1", "It is"))
     await chat.do(c.Interrupt())
     await chat.end(c.FinishInterruption, usage=Usage(input_tokens=3), cost_nanousd=5)
-    question = (await store.path(chat.id))[0]
+    question = (await load_path(store, chat.id))[0]
     assert question.id is not None
     await chat.do(c.Edit(message_id=question.id), "Is it snowing?")
     await chat.work("live", TextDelta("1", "No."))
@@ -44,11 +45,11 @@ async def make_tree(store: SqlStore, engine: AsyncEngine) -> Driver:
 
 
 async def bring(store: SqlStore, content: bytes, request: Request | None = None) -> str:
-    def answer(outcome: Outcome) -> StoredResponse:
-        return StoredResponse(201, encode(outcome.chat_id))
-
-    stored = await store.lists.import_chat(parse_file(content), owner_id=OWNER, request=request, answer=answer)
-    return str(msgspec.json.decode(stored.body))
+    once = request and Once(request, lambda outcome: StoredResponse(201, outcome.chat_id.encode()))
+    try:
+        return (await store.lists.import_chat(parse_file(content), owner_id=OWNER, once=once)).chat_id
+    except RequestRepeated as repeated:
+        return repeated.response.body.decode()
 
 
 def without_time(file: ChatFile) -> ChatFile:
@@ -81,7 +82,7 @@ async def test_a_call_that_has_no_result_is_answered_in_the_import(store: SqlSto
     await chat.end(c.AwaitAction, pending=[Finish("tool_calls")])
     file = await store.lists.export_chat(chat.id)
     new_id = await bring(store, encode(file))
-    assert [message.role for message in await store.path(new_id)] == ["user", "assistant", "tool"]
+    assert [message.role for message in await load_path(store, new_id)] == ["user", "assistant", "tool"]
 
 
 async def test_an_import_that_is_repeated_makes_one_chat(store: SqlStore, engine: AsyncEngine) -> None:

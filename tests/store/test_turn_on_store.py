@@ -16,6 +16,7 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import begin_write, get_database, transact
 from tests.support.loop_harness import run_turn
+from tests.support.stored import load_path
 
 from indelible import tool
 from indelible.content import Message, Part, Text, TextDelta, ToolResult
@@ -83,7 +84,7 @@ class Desk:
         try:
             await run_turn(
                 model=ScriptedModel(list(streams), provider="anthropic"),
-                messages=await self.store.path("chat_1"),
+                messages=await load_path(self.store, "chat_1"),
                 persist_step=self.save,
                 tools=[weather],
                 scope=self.scope,
@@ -132,7 +133,7 @@ class Desk:
         return await transact(self.engine, load_view, "chat_1", lease_timeout_s=3600)
 
     async def read(self) -> list[tuple[str, str]]:
-        return [(message.role, message.text) for message in await self.store.path("chat_1")]
+        return [(message.role, message.text) for message in await load_path(self.store, "chat_1")]
 
 
 @pytest.fixture
@@ -177,7 +178,7 @@ async def test_s58_s59_a_stop_keeps_the_partial_and_then_the_notice(desk: Desk) 
 
 async def test_s63_the_next_prompt_has_the_partial_and_not_the_notice(desk: Desk) -> None:
     await stop_when_spoken(desk)
-    prompt = build_prompt(await desk.store.path("chat_1"), provider="anthropic")
+    prompt = build_prompt(await load_path(desk.store, "chat_1"), provider="anthropic")
     said = ["".join(getattr(block, "text", "") for block in entry.blocks) for entry in prompt]
     assert said[:2] == ["Is it raining?", "Hello"]
     assert not any("Stopped" in text for text in said)
@@ -244,7 +245,7 @@ async def test_s4_a_late_save_after_a_stop_that_ended_the_turn_is_a_success_and_
 
 
 async def test_s5_a_late_save_after_an_edit_is_refused_and_leaves_no_stale_row(desk: Desk) -> None:
-    first = (await desk.store.path("chat_1"))[0].id or ""
+    first = (await load_path(desk.store, "chat_1"))[0].id or ""
 
     async def edit(number: int) -> None:
         await desk.store.execute("chat_1", Edit(message_id=first), UserInput(blocks=[Text("Is it snowing?")]))

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
+from tests.support.json_client import JsonClient
 from tests.support.waiting import deadline, poll_until
 
 from indelible.app.app import App
-from indelible.client.wire import ServerEvent, WireClient
+from indelible.client.remote import RemoteService
+from indelible.machine.events import FeedEvent
 from indelible.server.app import Server
 from indelible.server.process import Process
 from indelible.testing import parts
@@ -27,9 +29,14 @@ API = "/api/v1"
 
 class RunningServer(NamedTuple):
     url: str
-    client: WireClient
+    client: JsonClient
     server: Server
     process: Process
+
+    @property
+    def service(self) -> RemoteService:
+        """The client with types, on the same connections."""
+        return RemoteService(self.client)
 
     @property
     def app(self) -> App:
@@ -74,7 +81,7 @@ async def run_server(server: Server, *, client_token: str | None = None) -> Asyn
         serving = group.create_task(process.serve(), name="serving")
         await ready.wait()
         try:
-            async with WireClient(urls[0], token=client_token) as client:
+            async with JsonClient(urls[0], token=client_token) as client:
                 yield RunningServer(urls[0], client, server, process)
         finally:
             process.shut_down()
@@ -98,10 +105,10 @@ def say_half(*pieces: str) -> list[Step]:
 
 
 async def read_until(
-    client: WireClient, chat_id: str, is_enough: Callable[[list[ServerEvent]], bool], *, after: str | None = None
-) -> list[ServerEvent]:
+    client: JsonClient, chat_id: str, is_enough: Callable[[list[FeedEvent]], bool], *, after: str | None = None
+) -> list[FeedEvent]:
     """The events of the feed until they are enough."""
-    events: list[ServerEvent] = []
+    events: list[FeedEvent] = []
     async with deadline(), aclosing(client.stream_events(chat_id, after=after)) as feed:
         async for event in feed:
             events.append(event)
@@ -110,16 +117,16 @@ async def read_until(
     raise AssertionError("the feed ended too early")
 
 
-async def wait_until_idle(client: WireClient, chat_id: str) -> None:
+async def wait_until_idle(client: JsonClient, chat_id: str) -> None:
     await read_until(client, chat_id, lambda events: events[-1].kind in ("snapshot", "status") and has_ended(events))
 
 
-def has_text(text: str) -> Callable[[list[ServerEvent]], bool]:
+def has_text(text: str) -> Callable[[list[FeedEvent]], bool]:
     """Whether this much can be read: in parts, and in a snapshot's running reply."""
     return lambda events: text in read_text(events)
 
 
-def has_ended(events: list[ServerEvent]) -> bool:
+def has_ended(events: list[FeedEvent]) -> bool:
     """Whether a turn has ended, or none was running to begin with."""
     last = events[-1]
     if last.kind == "snapshot":
@@ -127,7 +134,7 @@ def has_ended(events: list[ServerEvent]) -> bool:
     return last.kind == "status" and last.data.get("ended") is not None
 
 
-def read_text(events: Sequence[ServerEvent]) -> str:
+def read_text(events: Sequence[FeedEvent]) -> str:
     """All text that was shown, of a running reply in a snapshot and in parts."""
     text = ""
     for event in events:

@@ -11,12 +11,12 @@ function makeBrowser() {
   const openChannel = makeChannels();
   const sources = [];
   const openTab = (chatId = "chat_1", { hidden = false } = {}) => {
-    const tab = { seen: [], hidden };
+    const tab = { seen: [], states: [], hidden };
     tab.hub = new FeedHub({
       chatId, locks, openChannel, isHidden: () => tab.hidden, check: async () => true,
       open: (cursor) => { const source = Object.assign(new Source(cursor), { chatId }); sources.push(source); return source; },
       onEvent: (kind, data) => tab.seen.push(kind === "snapshot" ? `state:${data.at}` : data.at),
-      onState: (state, retryAt) => Object.assign(tab, { state, retryAt }),
+      onState: (state, retryAt) => (tab.states.push(state), Object.assign(tab, { state, retryAt })),
       readState: () => ({ at: tab.seen.at(-1) }),
     });
     return tab;
@@ -100,6 +100,47 @@ test("a tab that shares a connection learns that it is lost, when it is tried ag
   connected()[0].onopen();
   await settle();
   assert.deepEqual([first.state, second.state], ["live", "shared"]);
+  first.hub.close();
+  second.hub.close();
+});
+
+test("a tab that joins while its leader reconnects shows that, whether the leader has a state or not", async () => {
+  for (const hasState of [true, false]) {
+    const { openTab, connected } = makeBrowser();
+    const first = openTab();
+    await settle();
+    if (hasState) {
+      connected()[0].send("snapshot", { at: 0 }, "c0");
+      connected()[0].send("part", { at: 1 }, "c1");
+    }
+    connected()[0].lose();
+    const second = openTab();
+    await settle();
+    assert.deepEqual(second.seen, hasState ? ["state:1"] : []);
+    assert.equal(second.state, "reconnecting");
+    assert.equal(second.retryAt, first.retryAt);
+    first.hub.hurry();
+    await settle();
+    connected()[0].onopen();
+    connected()[0].send("snapshot", { at: 2 }, "c2");
+    await settle();
+    assert.equal(second.state, "shared");
+    assert.equal(second.seen.at(-1), "state:2");
+    first.hub.close();
+    second.hub.close();
+  }
+});
+
+test("a tab that shares a connection is told its state when it changes, not with every event", async () => {
+  const { openTab, connected } = makeBrowser();
+  const [first, second] = [openTab(), openTab()];
+  await settle();
+  connected()[0].onopen();
+  connected()[0].send("snapshot", { at: 0 }, "c0");
+  for (const at of [1, 2, 3]) connected()[0].send("part", { at }, `c${at}`);
+  await settle();
+  assert.deepEqual(second.seen, ["state:0", 1, 2, 3]);
+  assert.deepEqual(second.states, ["shared"]);
   first.hub.close();
   second.hub.close();
 });

@@ -5,7 +5,7 @@ import { test } from "node:test";
 import { cost, dayGroup, duration, elapsed, groupChats, shorten, size, tokens } from "../../src/indelible/server/web/core/formatting.js";
 
 test("durations, sizes, tokens and costs are short", () => {
-  assert.deepEqual([20, 1240, 4000, 12_400, 61_000, 3_700_000].map(duration), ["0.1 s", "1.2 s", "4 s", "12 s", "1 min 1 s", "1 h 1 min"]);
+  assert.deepEqual([20, 1240, 4000, 12_400, 59_700, 61_000, 119_800, 3_700_000].map(duration), ["0.1 s", "1.2 s", "4 s", "12 s", "1 min 0 s", "1 min 1 s", "2 min 0 s", "1 h 1 min"]);
   assert.deepEqual([500, 1500, 2_500_000].map(size), ["500 B", "2 kB", "2.5 MB"]);
   assert.deepEqual([1, 312, 12_345].map(tokens), ["1 token", "312 tokens", "12.3k tokens"]);
   assert.deepEqual([1.5, 0.002, 0.0001].map(cost), ["$1.50", "$0.002", "< $0.001"]);

@@ -64,6 +64,18 @@ test("after a reload everything that waited is sent in order, to a chat that is 
   assert.equal(after.storage.length, 1, "only the name of the created chat is left");
 });
 
+test("a message at which the server has failed is sent again under its key: it may be stored already", async () => {
+  const { server, outbox } = open({ plan: [500] });
+  outbox.add("chat_1", "Hello", { text: "Hello" });
+  await settle();
+  assert.equal(outbox.list("chat_1")[0].state, "refused");
+  outbox.retry(outbox.list("chat_1")[0].key);
+  await settle();
+  assert.deepEqual(outbox.list("chat_1"), []);
+  assert.equal(server.requests.length, 2);
+  assert.equal(server.requests[0][2], server.requests[1][2]);
+});
+
 test("a refused message stays, holds up its chat only, and can be sent again or taken out", async () => {
   const { server, outbox } = open({ plan: [422] });
   outbox.add("chat_1", "Bad", { text: "Bad" });

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from tests.models.wires_under_test import WIRES, find_model_at
 from tests.support.app_harness import AppHarness
 from tests.support.messages import find_reply
+from tests.support.waiting import deadline
 
 from indelible.app.chat import Chat
 from indelible.content import Part, Usage
@@ -80,3 +81,16 @@ async def test_s72_a_crashed_reply_has_the_usage_that_was_told(harness: AppHarne
     await harness.wait_for_end(chat)
     crashed = [message for message in await chat.messages() if message.reason == "crashed"]
     assert [message.usage for message in crashed] == [COUNTED]
+
+
+@pytest.mark.parametrize("count", [10**9 + 1, 2**62, 10**30, -5])
+async def test_a_count_of_tokens_that_cannot_be_true_ends_no_turn(harness: AppHarness, count: int) -> None:
+    """The sums of days and chats would overflow, and the turn could not even fail."""
+    absurd = Usage(input_tokens=count, output_tokens=7)
+    reply = [parts.usage(absurd), parts.text_delta("1", "Done"), parts.finish(usage=absurd)]
+    await harness.start_worker(ScriptedModel([reply, reply]))
+    chat = await harness.app.create_chat()
+    async with deadline():
+        assert (await chat.send("Hello")).text == "Done"
+        assert (await chat.send("Again")).text == "Done"
+    assert (await harness.store.view(chat.id)).totals.usage == Usage(output_tokens=14)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.support.app_harness import AppHarness, LongSleeps, make_settings
 from tests.support.messages import find_notices, outline, read_text
+from tests.support.stored import load_path
 from tests.support.waiting import poll_until
 
 from indelible.app.chat import Chat
@@ -54,7 +55,7 @@ async def test_a_summary_is_the_models_alone_and_older_messages_stay_visible(har
     assert after[:-1] == before
     (notice,) = find_notices(after)
     assert notice.startswith("The conversation was summarised for the model: about ")
-    (summary,) = find_summaries(await harness.store.path(chat.id))
+    (summary,) = find_summaries(await load_path(harness.store, chat.id))
     assert "They told stories." in summary
     assert (await chat.send("Hello")).text == "Hi"
     prompt = [read_text(message.blocks) for message in model.calls[3].messages]
@@ -75,10 +76,10 @@ async def test_a_reply_that_was_stopped_is_continued_after_a_compaction_with_its
     await chat.interrupt()
     await chat.compact()
     assert (await chat.continue_()).text == " two"
-    summary, *_ = find_summaries(await harness.store.path(chat.id))
+    summary, *_ = find_summaries(await load_path(harness.store, chat.id))
     prompt = [read_text(message.blocks) for message in model.calls[3].messages]
     assert prompt == [summary, "Count", "One", CONTINUE]
-    path = await harness.store.path(chat.id)
+    path = await load_path(harness.store, chat.id)
     assert path[-1].continues == next(message.id for message in path if message.text == "One")
 
 
@@ -111,7 +112,7 @@ async def test_nothing_to_summarise_is_said(harness: AppHarness) -> None:
     chat = await harness.app.create_chat()
     await chat.send("Hello")
     assert (await chat.compact()).outcome == "complete"
-    assert find_summaries(await harness.store.path(chat.id)) == []
+    assert find_summaries(await load_path(harness.store, chat.id)) == []
     assert find_notices(await chat.messages())[-1] == "Nothing to summarise yet."
 
 
@@ -123,7 +124,7 @@ async def test_a_compaction_that_fails_is_an_error_and_retry_compacts_again(harn
         await chat.compact()
     assert await chat.status() == "error"
     assert (await chat.retry()).outcome == "complete"
-    assert len(find_summaries(await harness.store.path(chat.id))) == 1
+    assert len(find_summaries(await load_path(harness.store, chat.id))) == 1
 
 
 async def test_readers_are_told_that_a_compaction_waits_to_be_tried_again(harness: AppHarness) -> None:
@@ -168,7 +169,7 @@ async def test_at_the_threshold_a_summary_comes_before_the_next_step(harness: Ap
     chat = await talk(harness, model)
     assert (await chat.send("Hello")).text == "Hi"
     assert [is_summary_asked(call) for call in model.calls] == [False, False, True, False]
-    (summary,) = find_summaries(await harness.store.path(chat.id))
+    (summary,) = find_summaries(await load_path(harness.store, chat.id))
     prompt = [read_text(message.blocks) for message in model.calls[3].messages]
     assert (prompt[0], prompt[-1]) == (summary, "Hello")
     assert LONG not in prompt
@@ -195,7 +196,7 @@ async def test_a_summary_that_fails_at_the_threshold_fails_no_reply(harness: App
     model = ScriptedModel([say(LONG), say("Short", used=850), [broken], say("Hi")], context_limit=1000)
     chat = await talk(harness, model)
     assert (await chat.send("Hello")).text == "Hi"
-    assert find_summaries(await harness.store.path(chat.id)) == []
+    assert find_summaries(await load_path(harness.store, chat.id)) == []
 
 
 async def test_an_overflow_is_mended_by_a_summary_once(harness: AppHarness) -> None:
@@ -203,7 +204,7 @@ async def test_an_overflow_is_mended_by_a_summary_once(harness: AppHarness) -> N
     model = ScriptedModel([say(LONG), say("Short"), [overflow], say("In short"), say("Hi")])
     chat = await talk(harness, model)
     assert (await chat.send("Hello")).text == "Hi"
-    assert len(find_summaries(await harness.store.path(chat.id))) == 1
+    assert len(find_summaries(await load_path(harness.store, chat.id))) == 1
 
 
 async def test_compacting_after_a_stop_tells_nobody_to_go_on(harness: AppHarness) -> None:
@@ -216,6 +217,6 @@ async def test_compacting_after_a_stop_tells_nobody_to_go_on(harness: AppHarness
     await harness.wait_for_text(chat, "Half")
     await chat.interrupt()
     await chat.compact()
-    assert len(find_summaries(await harness.store.path(chat.id))) == 1
+    assert len(find_summaries(await load_path(harness.store, chat.id))) == 1
     assert (await chat.send("Hello")).text == "Hi"
     assert [read_text(message.blocks) for message in model.calls[3].messages][1:] == ["And another", "Half", "Hello"]

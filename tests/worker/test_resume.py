@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.support.app_harness import AppHarness, DroppingNotifier, LongSleeps, make_settings
 from tests.support.messages import find_notices, find_reply, outline, read_text
+from tests.support.stored import load_ledger, load_path
 from tests.support.waiting import deadline
 from tests.worker.dead_worker import DeadWorker, die_after
 
@@ -129,7 +130,7 @@ async def test_a_step_that_is_tried_again_keeps_its_number(harness: AppHarness) 
     await harness.start_worker(ScriptedModel([[ROLL, FINISH], say("A four")]), tools=[dice.tool])
     await harness.wait_for_end(chat)
     assert dice.keys == [f"{dead.turn_id}/1/0"]
-    assert [run.key.step for run in await harness.store.runs(chat.id, dead.turn_id)] == [1]
+    assert [run.key.step for run in await load_ledger(harness.store, chat.id, dead.turn_id)] == [1]
 
 
 async def test_partial_text_is_kept_and_continued_as_one_reply(harness: AppHarness) -> None:
@@ -208,7 +209,7 @@ async def test_a_started_idempotent_tool_is_run_again_with_the_same_key(harness:
     await harness.wait_for_end(chat)
     assert dice.keys == [f"{dead.turn_id}/1/0"]
     assert outline(await chat.messages())[2] == ("tool", "4")
-    (run,) = await harness.store.runs(chat.id, dead.turn_id)
+    (run,) = await load_ledger(harness.store, chat.id, dead.turn_id)
     assert run.result is not None
     assert (run.idempotency_key, run.result.output) == (dice.keys[0], "4")
 
@@ -315,7 +316,7 @@ async def test_a_compaction_whose_worker_died_is_begun_anew(harness: AppHarness)
     await DeadWorker.acquire(harness, chat)
     await harness.start_worker(model)
     assert (await compacting).outcome == "complete"
-    assert len([message for message in await harness.store.path(chat.id) if message.visibility == "model"]) == 1
+    assert len([message for message in await load_path(harness.store, chat.id) if message.visibility == "model"]) == 1
 
 
 # --- budgets ---

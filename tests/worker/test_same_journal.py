@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 from tests.support.app_harness import AppHarness, DroppingNotifier, LongSleeps, WatchedStore, make_settings
+from tests.support.stored import load_journal
 from tests.worker.dead_worker import DeadWorker
 
 from indelible.app.chat import Chat
@@ -210,7 +211,7 @@ async def test_a_stop_leaves_the_same_rows_whether_its_worker_lives_or_not(harne
     replies = [row for row in expected.messages if row[0] == "assistant"]
     assert [(row[1], row[2]) for row in replies] == ([] if phase.partial is None else [(phase.partial, "interrupted")])
     (attempt,) = (await harness.load(live)).attempts
-    journal = [entry.parts for entry in await harness.store.rows(attempt.chat_id, attempt.id)]
+    journal = [entry.parts for entry in await load_journal(harness.store, attempt.chat_id, attempt.id)]
     for ending, end in ENDINGS.items():
         twin = await harness.app.create_chat("Answer")
         worker_id = await leave(harness, twin, journal, provider=phase.provider)

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.support.app_harness import AppHarness, LongSleeps, WatchedStore, make_settings
 from tests.support.messages import find_notices, find_reply, outline, read_text
+from tests.support.stored import load_path
 
 from indelible.content import Part, TextDelta
 from indelible.errors import ModelFailed, NotAllowed
@@ -54,7 +55,7 @@ async def test_failure_after_a_hundred_tokens_keeps_them_and_goes_on(harness: Ap
     first, second = [message for message in await chat.messages() if message.role == "assistant"]
     assert (first.partial, first.reason, second.partial, second.continues) == (True, "failed", False, first.id)
     assert read_text(first.blocks) + read_text(second.blocks) == reply.text
-    stored = await harness.store.path(chat.id)
+    stored = await load_path(harness.store, chat.id)
     assert [(message.visibility, read_text(message.blocks)) for message in stored if message.visibility == "model"] == [
         ("model", CONTINUE)
     ]

@@ -10,7 +10,7 @@ a reply from its cursor, so nothing is done twice or missed.
 
 Must stay true (tests/app/test_same_script.py, tests/server/test_remote.py).
 
-remote.py has the use cases over HTTP; wire.py has requests, retries and the feed's connection.
+remote.py has the routes; http_transport.py has requests, retries and the feed's connection.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import os
 from typing import Final, Self
 
 from indelible.app.user import User
+from indelible.client.http_transport import HttpTransport
 from indelible.client.remote import RemoteService
-from indelible.client.wire import WireClient
 from indelible.errors import Invalid
 
 URL_VARIABLE: Final = "INDELIBLE_URL"
@@ -37,15 +37,15 @@ class Client(User):
         if not address.startswith(("http://", "https://")):
             raise Invalid(f"The server's URL must begin with http:// or https://; got {address!r}.")
         self.url = address.rstrip("/")
-        self._wire = WireClient(self.url, token=token or os.environ.get(TOKEN_VARIABLE), retry_for_s=retry_for_s)
-        super().__init__(RemoteService(self._wire))
+        self._http = HttpTransport(self.url, token=token or os.environ.get(TOKEN_VARIABLE), retry_for_s=retry_for_s)
+        super().__init__(RemoteService(self._http))
 
     def __repr__(self) -> str:
         return f"Client({self.url!r})"
 
     async def __aenter__(self) -> Self:
-        await self._wire.__aenter__()
+        await self._http.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._wire.__aexit__()
+        await self._http.__aexit__()

@@ -14,9 +14,8 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import aiohttp
-import msgspec
 
-from indelible.client.wire import ServerFailed, WireClient
+from indelible.client.http_transport import HttpTransport, ServerFailed
 from indelible.files.protocol import CHUNK_BYTES, StoredFile
 from indelible.service.files import FilePage, OpenChunks
 
@@ -28,8 +27,8 @@ _RESUMED: Final = 5
 class RemoteFiles:
     """The files of the user of the token."""
 
-    def __init__(self, wire: WireClient) -> None:
-        self._wire = wire
+    def __init__(self, http: HttpTransport) -> None:
+        self._http = http
 
     async def upload(
         self, open_chunks: OpenChunks, *, name: str, media_type: str | None = None, size: int | None = None
@@ -37,14 +36,13 @@ class RemoteFiles:
         headers = {"Content-Type": media_type or _BYTES}
         if size is not None:
             headers["Content-Length"] = str(size)
-        answer = await self._wire.send_bytes("/files", open_chunks, query={"name": name}, headers=headers)
-        return msgspec.convert(answer, StoredFile)
+        return await self._http.upload(StoredFile, "/files", open_chunks, query={"name": name}, headers=headers)
 
     async def list_files(self, *, limit: int = 50, cursor: str | None = None) -> FilePage:
-        return msgspec.convert(await self._wire.read_json("/files", {"limit": limit, "cursor": cursor}), FilePage)
+        return await self._http.read(FilePage, "/files", {"limit": limit, "cursor": cursor})
 
     async def get_file(self, file_id: str) -> StoredFile:
-        return msgspec.convert(await self._wire.read_json(f"/files/{file_id}/info"), StoredFile)
+        return await self._http.read(StoredFile, f"/files/{file_id}/info")
 
     @asynccontextmanager
     async def open_file(
@@ -59,7 +57,7 @@ class RemoteFiles:
             began_at = place
             try:
                 headers = {"Range": f"bytes={place}-{stop - 1}"}
-                async with self._wire.open_bytes(f"/files/{file_id}", headers=headers) as response:
+                async with self._http.open_bytes(f"/files/{file_id}", headers=headers) as response:
                     async for chunk in response.content.iter_chunked(CHUNK_BYTES):
                         place += len(chunk)
                         yield chunk
@@ -69,8 +67,7 @@ class RemoteFiles:
                     raise
 
     async def load_preview(self, file_id: str) -> bytes:
-        async with self._wire.open_bytes(f"/files/{file_id}/preview") as response:
-            return await response.read()
+        return await self._http.read_bytes(f"/files/{file_id}/preview")
 
     async def delete_file(self, file_id: str) -> None:
-        await self._wire.write_json("DELETE", f"/files/{file_id}")
+        await self._http.delete(f"/files/{file_id}")

@@ -7,13 +7,17 @@ parts into blocks.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from indelible.content.blocks import File, Metadata, Source, ToolCall, ToolResult, Value
 
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter"]
+
+
+MAX_TOKENS: Final = 10**9
+"""No call uses more tokens than this. A larger count is a mistake of the provider, and counts as unknown."""
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -32,6 +36,11 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def total_tokens(self) -> int:
         return self.input_tokens + self.output_tokens
+
+    def drop_implausible(self) -> Usage:
+        """The usage of one call without counts that cannot be true: sums and costs of those would overflow."""
+        counts = msgspec.structs.asdict(self)
+        return Usage(**{name: count if 0 <= count <= MAX_TOKENS else 0 for name, count in counts.items()})
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(

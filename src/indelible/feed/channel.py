@@ -40,8 +40,8 @@ class Listener(Protocol):
     def push(self, step: TimelineStep) -> None:
         """Accept the next step. It does not wait, however slow the listener is."""
 
-    def set_status(self, status: dict[str, Any]) -> None:
-        """A status that is computed and stored nowhere. It has no position."""
+    def set_vacancy(self, turn_id: str, *, is_vacant: bool) -> None:
+        """Whether no worker is alive to answer this turn. It is computed and stored nowhere, and has no position."""
 
     def end(self, reason: EndReason) -> None:
         """Nothing follows."""
@@ -54,7 +54,7 @@ class Channel:
         self.loader = loader
         self.listeners: set[Listener] = set()
         self.position: Position | None = None
-        self.vacancy: dict[str, Any] | None = None
+        self.vacant_turn: str | None = None
         self._spawn = spawn
         self._is_behind = False
         self._is_loading = False
@@ -101,10 +101,9 @@ class Channel:
 
     def notify_vacancy(self, turn_id: str, *, is_vacant: bool) -> None:
         """Notify the readers when no worker is alive for their running chat, and when one is alive again."""
-        if is_vacant != (self.vacancy is not None):
-            self.vacancy = {"status": "pending", "turn": turn_id} if is_vacant else None
-            for listener in self.listeners:
-                listener.set_status({"status": "running", "turn": turn_id} if self.vacancy is None else self.vacancy)
+        self.vacant_turn = turn_id if is_vacant else None
+        for listener in self.listeners:
+            listener.set_vacancy(turn_id, is_vacant=is_vacant)
 
     def end(self, reason: EndReason) -> None:
         for listener in self.listeners:
@@ -118,6 +117,8 @@ class Channel:
 
     def _pass_on(self, step: TimelineStep) -> None:
         self.position = step.after
+        if step.event is not None and step.event.kind == "status":
+            self.vacant_turn = None
         for listener in self.listeners:
             listener.push(step)
 

@@ -46,6 +46,9 @@ class _Known(NamedTuple):
     json: bytes
 
 
+_REMOVED: Final = _Known(2**63 - 1, b"")
+
+
 class ListReader:
     """One reader of a user's list: an async iterator of events. Made by `ChatLists.open`; for one task at a time."""
 
@@ -259,11 +262,13 @@ class ChatLists:
             reader.push(summary.id, summary.version, event)
 
     def _send_removal(self, chat_id: str) -> None:
+        """The removal stays known as the chat's last version: a list that was read before it must not bring it back."""
         for watched in self._watched.values():
-            if watched.known.pop(chat_id, None) is not None:
+            if watched.known.get(chat_id, _REMOVED) is not _REMOVED:
+                watched.note(chat_id, _REMOVED)
                 event = _make_event("chat_removed", {"id": chat_id})
                 for reader in watched.readers:
-                    reader.push(chat_id, 2**63 - 1, event)
+                    reader.push(chat_id, _REMOVED.version, event)
 
 
 def _make_event(kind: Any, data: dict[str, Any]) -> FeedEvent:

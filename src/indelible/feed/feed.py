@@ -127,8 +127,7 @@ class Feed:
             channel.start(position)
             reader.start_at(position)
             channel.refresh()  # something may have happened since the command
-            if channel.vacancy is not None:
-                reader.set_status(channel.vacancy)
+            _pass_vacancy(channel, reader)
             yield reader
 
     @asynccontextmanager
@@ -220,8 +219,7 @@ class Feed:
             raise ChatNotFound
         channel.start(found.position)
         reader.position = position if found.is_reached else None
-        if channel.vacancy is not None:
-            reader.set_status(channel.vacancy)
+        _pass_vacancy(channel, reader)
 
     # --- waking ---
 
@@ -266,20 +264,29 @@ class Feed:
         """Notify the readers of running chats if no worker is alive (S90). No event does: nothing is committed then."""
         if not chat_ids:
             return
+        asked = {chat_id: _read_seq(self._channels[chat_id]) for chat_id in chat_ids}
         try:
             running = await self._store.vacant(chat_ids)
         except Exception as error:
             _log.warning("asking for live workers failed: %r", error)
             return
         for chat_id, (turn_id, is_vacant) in running.items():
-            if chat_id in self._channels:
-                self._channels[chat_id].notify_vacancy(turn_id, is_vacant=is_vacant)
-        for chat_id in set(chat_ids) - set(running):
-            if chat_id in self._channels:
-                self._channels[chat_id].vacancy = None  # the event of its new status is stored
+            channel = self._channels.get(chat_id)
+            if channel is not None and _read_seq(channel) == asked[chat_id]:  # an event may have ended the turn
+                channel.notify_vacancy(turn_id, is_vacant=is_vacant)
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
         if self._tasks is None:
             return False
         self._tasks.create_task(work())
         return True
+
+
+def _read_seq(channel: Channel) -> int | None:
+    return None if channel.position is None else channel.position.seq
+
+
+def _pass_vacancy(channel: Channel, reader: Reader) -> None:
+    """A reader that joins with a cursor learns what the others were notified of; a snapshot already shows it."""
+    if channel.vacant_turn is not None:
+        reader.set_vacancy(channel.vacant_turn, is_vacant=True)

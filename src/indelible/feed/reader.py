@@ -35,6 +35,7 @@ from indelible.feed.chat_list import ListReader
 from indelible.feed.timeline import TimelineStep, covers, follow
 from indelible.machine.events import ChatSnapshot, EndReason, EventBody, EventKind, FeedEvent, Position
 from indelible.metrics import NO_METRICS, Metrics
+from indelible.store.queries.liveness import PENDING
 
 BUFFER_BYTES: Final = 1024 * 1024
 RESYNC_BYTES: Final = 8 * 1024 * 1024
@@ -70,6 +71,7 @@ class Reader:
         self._is_failing = False
         self._has_received = False
         self._idle_since_s: float | None = None
+        self._shows_pending: bool | None = False  # None: unknown, because some clients see an attempt as an end of it
         self._unsent_status: dict[str, Any] | None = None
         self._list: ListReader | None = None
         self._end_reason: EndReason | None = None
@@ -113,7 +115,7 @@ class Reader:
         """Begin with a snapshot; the channel starts there, if it has no position yet. Raises `NotFound`."""
         snapshot, position = await self._channel.loader.load_snapshot(user_id)
         self._channel.start(position)
-        self._buffer([self._channel.share(_show(snapshot, position))])
+        self._buffer([self._share(snapshot, position)])
 
     def start_at(self, position: Position) -> None:
         """Begin after this position, live at once if the channel is no further."""
@@ -122,6 +124,8 @@ class Reader:
 
     def push(self, step: TimelineStep) -> None:
         size_bytes = step.size_bytes
+        if not step.is_row:
+            self._note_event(step.event)
         if self._is_live and self._steps and self._held_bytes + size_bytes > self._buffer_bytes:
             self._missed_bytes = self._held_bytes
             self._drop_all()
@@ -132,10 +136,12 @@ class Reader:
             self._count_missed(self._missed_bytes + size_bytes)
         self._woken.set()
 
-    def set_status(self, status: dict[str, Any]) -> None:
-        """Send this status once everything before it was received. It replaces a status that is not sent yet."""
-        self._unsent_status = status
-        self._woken.set()
+    def set_vacancy(self, turn_id: str, *, is_vacant: bool) -> None:
+        """Send a computed status, if it is new to the reader, once everything before it was received."""
+        status = {"status": PENDING if is_vacant else "running", "turn": turn_id}
+        self._unsent_status = None if is_vacant is self._shows_pending else status
+        if self._unsent_status is not None:
+            self._woken.set()
 
     def end(self, reason: EndReason) -> None:
         """End the reader, before anything that it has not received yet."""
@@ -155,6 +161,13 @@ class Reader:
             self._idle_since_s = now_s
         elif now_s - self._idle_since_s >= idle_limit_s:
             self.end("slow")
+
+    def _note_event(self, event: FeedEvent | None) -> None:
+        """A stored status replaces every computed one."""
+        if event is not None and event.kind == "status":
+            self._shows_pending, self._unsent_status = False, None
+        elif event is not None and event.kind == "attempt" and self._shows_pending:
+            self._shows_pending = None
 
     def _count_missed(self, missed_bytes: int) -> None:
         self._missed_bytes = missed_bytes
@@ -196,8 +209,9 @@ class Reader:
                 is_shared = position == step.after
                 return event if is_shared else msgspec.structs.replace(event, cursor=self._write_cursor())
         if self._unsent_status is not None and self._is_live:
-            pending, self._unsent_status = self._unsent_status, None
-            return self._make_event("status", pending)
+            status, self._unsent_status = self._unsent_status, None
+            self._shows_pending = status["status"] == PENDING
+            return self._make_event("status", status)
         return None
 
     def _make_event(self, kind: EventKind, data: dict[str, Any]) -> FeedEvent:
@@ -250,12 +264,13 @@ class Reader:
         except NotFound:
             self.end("deleted")
             return []
-        return [self._channel.share(_show(snapshot, position))]
+        return [self._share(snapshot, position)]
 
     def _buffer(self, steps: list[TimelineStep]) -> None:
         self._steps.extend(steps)
         self._held_bytes += sum(step.size_bytes for step in steps)
 
-
-def _show(snapshot: ChatSnapshot, position: Position) -> TimelineStep:
-    return TimelineStep(position, FeedEvent("snapshot", snapshot.cursor, EventBody(encode(snapshot))))
+    def _share(self, snapshot: ChatSnapshot, position: Position) -> TimelineStep:
+        self._shows_pending = snapshot.status == PENDING
+        event = FeedEvent("snapshot", snapshot.cursor, EventBody(encode(snapshot)))
+        return self._channel.share(TimelineStep(position, event))

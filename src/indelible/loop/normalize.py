@@ -9,7 +9,8 @@ no consumer has to:
   * a second complete call under an id that was used already gets an id of its own, so that every
     call can have exactly one result;
   * reasoning is stamped with the time it began and ended, and a provider's own call with whether
-    that provider accepts it unanswered, so that `finalize` needs nothing but the parts.
+    that provider accepts it unanswered, so that `finalize` needs nothing but the parts;
+  * a number of tokens that cannot be true counts as unknown.
 
 An ordinary part passes through as the same object. Text that is held back (the beginning of a possible
 tag, the first half of a pair) is emitted with the next part or by `release`, which the loop calls
@@ -42,6 +43,7 @@ from indelible.content import (
     ToolInputEnd,
     ToolInputStart,
     ToolResult,
+    UsageUpdate,
     decode_part,
     encode,
 )
@@ -51,6 +53,7 @@ from indelible.loop.thinking.splitter import Segment, SplitterState, ThinkingSpl
 from indelible.models.protocol import Model, traits_of
 
 P = TypeVar("P", bound=Part)
+U = TypeVar("U", bound=Finish | UsageUpdate)
 
 PART_TYPES: Final[frozenset[type]] = frozenset(get_args(Part))
 ACCEPTS_UNANSWERED_CALLS: Final = frozenset({"openai"})
@@ -123,7 +126,9 @@ class Normalizer:
                 call_id = self._calls.current(part.call_id)
                 return (_clean(part if call_id == part.call_id else replace(part, call_id=call_id)),)
             case Finish():
-                return (*self.release(), _clean(part))
+                return (*self.release(), _limit_usage(_clean(part)))
+            case UsageUpdate():
+                return (_limit_usage(_clean(part)),)
             case _:
                 return (_clean(part),)
 
@@ -298,6 +303,11 @@ class _TextBlock:
         self._texts += 1
         self._open = f"{self._id}.{self._texts}"
         return [ReasoningEnd(id=closed, at=self._clock.now()), TextStart(self._open)]
+
+
+def _limit_usage(part: U) -> U:
+    limited = None if part.usage is None else part.usage.drop_implausible()
+    return part if limited == part.usage else replace(part, usage=limited)
 
 
 def _clean(part: P) -> P:

@@ -12,12 +12,13 @@ unknown model has no price rather than a wrong one.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, Literal
 
 import msgspec
 
 from indelible.content import Usage
+from indelible.models.protocol import ModelTraits
 
 NANO: Final = 10**9
 
@@ -55,59 +56,28 @@ _READS_PDFS: Final = re.compile(r"claude|gemini|gpt-|\bo[134]\b|chatgpt", re.IGN
 Effort = Literal["level", "budget", "none"]
 
 
-class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one model. The defaults fit an unknown model.
+class Profile(ModelTraits, frozen=True, kw_only=True):
+    """What is known of one model: its traits, and what its wire format needs. The defaults fit an unknown model.
 
-    provider_id, model: its name in the price data. max_output_tokens: the maximum length of a reply, for wire formats
-    that require it. returns_reasoning: it needs its reasoning back while it calls tools. continues_prefix: it continues
-    a reply that is the last message. samples: it accepts sampling parameters such as temperature. always_thinks: its
+    max_output_tokens: the maximum length of a reply, for wire formats that require it. returns_reasoning: it needs its
+    reasoning back while it calls tools. samples: it accepts sampling parameters such as temperature. always_thinks: its
     thinking cannot be switched off. binds_thinking: it rejects its signed thinking after a changed conversation.
-    chains: the user wants chain mode (rule 4) for it. accepts_images, accepts_pdfs: it reads pictures and documents.
-    effort: how to set the thinking effort: by the name of a level, by a token budget, or not at all. silence_timeout_s:
-    how long it may send nothing, if that is longer than the setting.
+    effort: how to set the thinking effort: by the name of a level, by a token budget, or not at all.
     """
 
-    provider_id: str | None = None
-    model: str = ""
     context_limit: int | None = None
     max_output_tokens: int = 32_000
-    inline_thinking: bool = True
-    thinks_first: bool = False
-    continues_prefix: bool = False
     returns_reasoning: bool = False
     samples: bool = True
     always_thinks: bool = False
     binds_thinking: bool = False
-    chains: bool = False
-    accepts_images: bool = True
-    accepts_pdfs: bool = True
     effort: Effort = "level"
-    silence_timeout_s: float = 0.0
-
-    def price(self, usage: Usage) -> int | None:
-        """The cost of this usage, in billionths of a dollar; None if the price is unknown."""
-        if self.provider_id is None:
-            return None
-        import genai_prices  # noqa: PLC0415  (the import takes a tenth of a second)
-
-        counted = genai_prices.Usage(
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            cache_read_tokens=usage.cache_read_tokens,
-            cache_write_tokens=usage.cache_write_tokens,
-        )
-        try:
-            priced = genai_prices.calc_price(counted, self.model, provider_id=self.provider_id)
-        except (LookupError, ValueError):
-            return None
-        return round(priced.total_price * NANO)
 
 
 def find_profile(wire: str, model: str, *, provider_id: str | None) -> Profile:
     """What is known of this model. `provider_id` selects the prices and windows; None if they are unknown."""
     known = Profile(
-        provider_id=provider_id,
-        model=model,
+        price=None if provider_id is None else partial(_price, provider_id, model),
         context_limit=_find_window(provider_id, model),
         silence_timeout_s=_LONG_SILENCE_S if _THINKS_IN_SILENCE.search(model) else 0.0,
         accepts_images=_TEXT_ONLY.search(model) is None,
@@ -122,6 +92,23 @@ def find_profile(wire: str, model: str, *, provider_id: str | None) -> Profile:
         thinks_first=_THINKS_FIRST.search(model) is not None,
         returns_reasoning=_RETURNS_REASONING.search(model) is not None,
     )
+
+
+def _price(provider_id: str, model: str, usage: Usage) -> int | None:
+    """The cost of this usage, in billionths of a dollar; None if the price is unknown."""
+    import genai_prices  # noqa: PLC0415  (the import takes a tenth of a second)
+
+    counted = genai_prices.Usage(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cache_read_tokens=usage.cache_read_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+    )
+    try:
+        priced = genai_prices.calc_price(counted, model, provider_id=provider_id)
+    except (LookupError, ValueError):
+        return None
+    return round(priced.total_price * NANO)
 
 
 def _describe_claude(model: str) -> dict[str, Any]:

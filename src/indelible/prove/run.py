@@ -24,7 +24,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from indelible.client.wire import WireClient
+from indelible.client.client import Client
 from indelible.errors import IndelibleError
 from indelible.files.place import DATABASE, find_directory
 from indelible.prove.budget import KillBudget
@@ -181,7 +181,7 @@ def _check_outputs(provider: ProofProvider, runs: Sequence[ToolRun], evidence: S
 
 async def prove_server(url: str, *, seed: int, chats: int, seconds: float, token: str | None = None) -> Report:
     """Use a running server, and check that nothing was lost."""
-    async with WireClient(url, token=token, retry_for_s=0) as client:
+    async with Client(url, token=token, retry_for_s=0) as client:
         await client.list_models()  # an unreachable server is reported at once
     async with gather_population([url], chats=chats, seed=seed, phrases=_PHRASES, token=token) as population:
         began_s = time.monotonic()

@@ -54,7 +54,7 @@ from indelible.server.routes import (
 )
 from indelible.server.streaming.sse import DEFAULT_PACE, Pace
 from indelible.server.wires import routes as wires
-from indelible.server.wires.errors import OpenAIErrors
+from indelible.server.wires.openai.error_middleware import OpenAIErrors
 from indelible.settings import Settings
 from indelible.tools.toolset import AnyTool, name_of
 

@@ -5,7 +5,7 @@ failed database or a bug is ours, so the client gets one sentence and the log ge
 traceback or a secret. docs/errors.md lists every kind.
 
 Must stay true (tests/server/test_problem_details.py): every API response above 399 has this shape, wherever it was
-raised, and every kind is on that page; a client makes the same refusal of it (client/wire.py).
+raised, and every kind is on that page; a client makes the same refusal of it (client/http_transport.py).
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ _STATUSES: Final = {
 """The statuses of refusals, by their kinds (errors.py)."""
 
 _HEADERS: Final = {name.decode(): value.decode() for name, value in DATA_HEADERS}
+_NOT_SENT_AS_JSON: Final = "Send the body as JSON, with the header `Content-Type: application/json`."
 _LONGEST_NAME: Final = 40
 _LONGEST_SENTENCE: Final = 300
 _LONGEST_DETAIL: Final = 500
@@ -139,9 +140,12 @@ async def _answer_not_ready(_request: Request, error: Exception) -> Response:
     return make_problem(503, "not_ready", str(error))
 
 
-async def _answer_bad_request(_request: Request, error: Exception) -> Response:
+async def _answer_bad_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     problems = error.errors()
+    is_given = problems[0]["loc"] == ("body",) and problems[0]["type"] != "missing"
+    if is_given and "json" not in request.headers.get("content-type", "").lower():
+        return make_problem(422, "invalid", _NOT_SENT_AS_JSON)
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return make_problem(422, "invalid", _describe_mistake(problems[0]) + more)
 

@@ -37,7 +37,7 @@ from indelible.ids import ULID, derive_id, is_id
 from indelible.machine import commands
 from indelible.machine.events import Position
 from indelible.models.parameters import check_parameters
-from indelible.service.answers import write_cursor
+from indelible.service.command_results import write_cursor
 from indelible.service.inputs import ChatChanges, IfBusy, to_blocks
 from indelible.service.local import LocalService
 from indelible.service.noted_request import note_in
@@ -138,7 +138,7 @@ class ConversationService:
             passing=passing,
         )
         command = commands.Create(with_message=bool(given.blocks))
-        created = await self._once._execute(chat_id, command, new, answer=_describe_created, answer_type=_Created)
+        created = await self._once._execute(chat_id, command, new, _describe_created, _Created)
         return TurnStart(created.chat_id, created.cursor, created.turn)
 
     async def configure(self, chat_id: str, settings: TurnSettings, *, given_only: bool = False) -> None:

@@ -12,7 +12,8 @@ This is the only place that builds payloads for commands of users.
 Must stay true (tests/service/test_local.py, tests/server/test_owners.py): no use case reads or changes a chat of
 another user; a repeated request changes nothing and gets the same response.
 
-results.py has the results, stop.py stops a reply, pages.py has the cursors of lists.
+results.py has the results, command_results.py makes those of commands, stop.py stops a reply, pages.py has the
+cursors of lists.
 """
 
 from __future__ import annotations
@@ -41,9 +42,16 @@ from indelible.models.parameters import check_parameters
 from indelible.recording.storage.protocol import RecordStore, RunTree
 from indelible.service.access.chat_access import Access
 from indelible.service.access.guests import show_chat, show_event, show_messages
-from indelible.service.answers import describe_copy, store_answer, write_cursor
 from indelible.service.budget import Budget
+from indelible.service.command_results import (
+    describe_accepted,
+    describe_copy,
+    describe_nothing,
+    describe_updated,
+    write_cursor,
+)
 from indelible.service.files import LocalFiles
+from indelible.service.idempotency import perform_once
 from indelible.service.inputs import ChatChanges, Content, IfBusy, check_if_busy, to_blocks
 from indelible.service.lists.local import LocalLists
 from indelible.service.pages import check_name, name_neighbours, split_either
@@ -179,7 +187,7 @@ class LocalService:
             )
 
         command = commands.Create(with_message=message is not None)
-        return await self._execute(new_id("chat"), command, new, answer=describe, answer_type=CreatedChat)
+        return await self._execute(new_id("chat"), command, new, describe, CreatedChat)
 
     async def list_chats(
         self,
@@ -226,27 +234,20 @@ class LocalService:
 
     async def patch_chat(self, chat_id: str, patch: ChatPatch, *, archived: bool | None = None) -> UpdatedChat:
         """Carry out an update that was checked."""
-        given: dict[str, Any] = {"archived": archived, "user_id": await self.get_user_id()}
-        async with self._access.explained(chat_id, given["user_id"]):
-            if self._request is None:
-                return describe_updated(await self._store.update(chat_id, patch, **given))
-            answer = store_answer(describe_updated)
-            stored = await self._store.update_once(self._request, chat_id, patch, **given, answer=answer)
-            return msgspec.json.decode(stored.body, type=UpdatedChat)
+        user_id = await self.get_user_id()
+        update = partial(self._store.update, chat_id, patch, archived=archived, user_id=user_id)
+        async with self._access.explained(chat_id, user_id):
+            return await perform_once(self._request, update, describe_updated, UpdatedChat)
 
     async def delete_chat(self, chat_id: str) -> None:
-        await self._execute(chat_id, commands.Delete(), None, answer=lambda _outcome: None, answer_type=NoneType)
+        await self._execute(chat_id, commands.Delete(), None, describe_nothing, NoneType)
 
     async def fork_chat(self, chat_id: str, message_id: str) -> CreatedChat:
         user_id = await self.get_user_id()
         named = (check_name(chat_id), check_name(message_id))
-        given: dict[str, Any] = {"new_chat_id": new_id("chat"), "owner_id": user_id, "user_id": user_id}
+        fork = partial(self._store.fork, *named, new_chat_id=new_id("chat"), owner_id=user_id, user_id=user_id)
         async with self._access.explained(chat_id, user_id):
-            if self._request is None:
-                return describe_copy(await self._store.fork(*named, **given))
-            answer = store_answer(describe_copy)
-            stored = await self._store.fork_once(self._request, *named, **given, answer=answer)
-            return msgspec.json.decode(stored.body, type=CreatedChat)
+            return await perform_once(self._request, fork, describe_copy, CreatedChat)
 
     # --- messages ---
 
@@ -292,7 +293,7 @@ class LocalService:
     async def interrupt(self, chat_id: str, *, turn: str | None = None, wait_s: float | None = 0) -> InterruptResult:
         command = commands.Interrupt(turn_id=turn)
         describe = partial(describe_stop, turn=turn)
-        stop = await self._execute(chat_id, command, None, answer=describe, answer_type=Stop)
+        stop = await self._execute(chat_id, command, None, describe, Stop)
         if wait_s != 0:
             stop = await wait_for_end(self._feed, chat_id, stop, wait_s=wait_s)
         return stop.result
@@ -403,16 +404,15 @@ class LocalService:
             self._dependencies.check_model(name)
 
     async def _accept(self, chat_id: str, command: C, payload: Payload[C] | None = None) -> Accepted:
-        return await self._execute(chat_id, command, payload, answer=describe_accepted, answer_type=Accepted)
+        return await self._execute(chat_id, command, payload, describe_accepted, Accepted)
 
     async def _execute(
         self,
         chat_id: str,
         command: C,
         payload: Payload[C] | None,
-        *,
-        answer: Callable[[Outcome], T],
-        answer_type: type[T],
+        describe: Callable[[Outcome], T],
+        result_type: type[T],
     ) -> T:
         """Carry out a command; if this request was made before, return its stored response."""
         self._check_model(getattr(payload, "model", None))
@@ -424,47 +424,10 @@ class LocalService:
                 stored = None if self._request is None else await self._store.find_response(self._request)
                 if stored is None:
                     raise
-                return msgspec.json.decode(stored.body, type=answer_type)  # it was made before the limit was reached
+                return msgspec.json.decode(stored.body, type=result_type)  # it was made before the limit was reached
+        execute = partial(self._store.execute, chat_id, command, payload, user_id=user_id)
         async with self._access.explained(chat_id, user_id):
-            if self._request is None:
-                return answer(await self._store.execute(chat_id, command, payload, user_id=user_id))
-            stored = await self._store.execute_once(
-                self._request,
-                chat_id,
-                command,
-                payload,
-                user_id=user_id,
-                answer=store_answer(answer),
-            )
-            return msgspec.json.decode(stored.body, type=answer_type)
-
-
-def describe_accepted(outcome: Outcome) -> Accepted:
-    """The sent message may be queued while an older queued one enters history: then it is not `message`."""
-    sent = next((message.id for message in reversed(outcome.messages) if message.role == "user"), None)
-    return Accepted(
-        status=str(outcome.status),
-        turn=outcome.turn_id,
-        cursor=write_cursor(outcome),
-        message=sent if outcome.queued_id is None else None,
-        queued=outcome.queued_id,
-    )
-
-
-def describe_updated(outcome: Outcome) -> UpdatedChat:
-    chat = outcome.summary
-    assert chat is not None
-    return UpdatedChat(
-        id=chat.id,
-        status=chat.status,
-        cursor=write_cursor(outcome),
-        title=chat.title,
-        model=chat.model,
-        labels=chat.labels,
-        pinned=chat.pinned,
-        archived=chat.archived,
-        debug=chat.debug,
-    )
+            return await perform_once(self._request, execute, describe, result_type)
 
 
 def _cut_output(output: str) -> str:

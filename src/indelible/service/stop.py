@@ -20,7 +20,7 @@ from indelible.errors import ChatNotFound
 from indelible.feed import Feed
 from indelible.machine.events import FeedEvent
 from indelible.machine.states import Status
-from indelible.service.answers import write_cursor
+from indelible.service.command_results import write_cursor
 from indelible.service.results import InterruptResult
 from indelible.store.protocol import Outcome
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
@@ -22,11 +22,10 @@ from indelible.machine.events import MessageTree, Position
 from indelible.machine.states import Status
 from indelible.store.commands.idempotency import Request, StoredResponse
 from indelible.store.journal.append import Appended, JournalRow
-from indelible.store.journal.tool_ledger import LedgerEntry
 from indelible.store.payloads import C, ChatPatch, Payload
 from indelible.store.queries.attempts import AttemptView
 from indelible.store.queries.changes import Changes, Resumption
-from indelible.store.queries.chat_view import AttemptName, ChatStatus, ChatView, Event, JournalEntry, QueuedMessage
+from indelible.store.queries.chat_view import AttemptName, ChatStatus, ChatView, Event, QueuedMessage
 from indelible.store.queries.history import Page
 from indelible.store.queries.listing import ALL_CHATS, ChatCount, ChatFilter, ChatSummary, ListCursor
 from indelible.store.queries.liveness import Vacancy
@@ -68,13 +67,34 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     in_tool: bool = False
 
 
+class Once(NamedTuple):
+    """A request that may be repeated, and what makes the response that is stored with its key.
+
+    * The write, its response and the key are one transaction.
+    * A repeated request writes nothing and raises `RequestRepeated`, which has the response to the first.
+    * A concurrent request with the same key waits for the first.
+    * The same key with another body or route is `Invalid`. A refused write leaves no key behind.
+    """
+
+    request: Request
+    respond: Callable[[Outcome], StoredResponse]
+
+
 class ChatStore(Protocol):
+    """A write with `once` may be repeated, and is carried out once."""
+
     @property
     def lists(self) -> ListStore:
         """What lists of chats need beyond `list_chats`: search, read marks, drafts, usage, files."""
 
     async def execute(
-        self, chat_id: str, command: C, payload: Payload[C] | None = None, *, user_id: str | None = None
+        self,
+        chat_id: str,
+        command: C,
+        payload: Payload[C] | None = None,
+        *,
+        user_id: str | None = None,
+        once: Once | None = None,
     ) -> Outcome:
         """Execute one command on one chat, entirely or not at all.
 
@@ -91,43 +111,22 @@ class ChatStore(Protocol):
           (limits.py).
         """
 
-    async def execute_once(
-        self,
-        request: Request,
-        chat_id: str,
-        command: C,
-        payload: Payload[C] | None = None,
-        *,
-        user_id: str | None = None,
-        answer: Callable[[Outcome], StoredResponse],
-    ) -> StoredResponse:
-        """Execute a command for a request that may be repeated.
-
-        * The command, its response and the request's key are one transaction: a repeated request gets the same
-          response, and the command does not run a second time.
-        * A concurrent request with the same key waits for the first.
-        * The same key with another body or route is `Invalid`. A refused command leaves no key behind.
-        """
-
     async def find_response(self, request: Request) -> StoredResponse | None:
         """The response that this request got before; None if it was not made before. Nothing is claimed."""
 
     async def update(
-        self, chat_id: str, patch: ChatPatch, *, archived: bool | None = None, user_id: str | None = None
-    ) -> Outcome:
-        """Change a chat's metadata, and archive or unarchive it, in one transaction."""
-
-    async def update_once(
         self,
-        request: Request,
         chat_id: str,
         patch: ChatPatch,
         *,
         archived: bool | None = None,
         user_id: str | None = None,
-        answer: Callable[[Outcome], StoredResponse],
-    ) -> StoredResponse:
-        """The same for a request that may be repeated, as in `execute_once`."""
+        once: Once | None = None,
+    ) -> Outcome:
+        """Change a chat's metadata, and archive or unarchive it, in one transaction.
+
+        * A repeated request changes nothing.
+        """
 
     async def append(self, rows: Sequence[JournalRow]) -> Appended:
         """Write rows of running attempts, of several chats, in one durable transaction.
@@ -195,7 +194,14 @@ class ChatStore(Protocol):
         """Delete what is no longer needed: expired idempotency keys, and workers long dead."""
 
     async def fork(
-        self, chat_id: str, message_id: str, *, new_chat_id: str, owner_id: str, user_id: str | None = None
+        self,
+        chat_id: str,
+        message_id: str,
+        *,
+        new_chat_id: str,
+        owner_id: str,
+        user_id: str | None = None,
+        once: Once | None = None,
     ) -> Outcome:
         """Create a new chat whose history is a copy of the path to this message. It is idle and independent.
 
@@ -203,20 +209,8 @@ class ChatStore(Protocol):
         * Queue, attempts and journal are not copied.
         * The old chat does not change.
         * With `user_id`, a chat that this user does not own is `NotFound`.
+        * A repeated request makes no second copy.
         """
-
-    async def fork_once(
-        self,
-        request: Request,
-        chat_id: str,
-        message_id: str,
-        *,
-        new_chat_id: str,
-        owner_id: str,
-        user_id: str | None = None,
-        answer: Callable[[Outcome], StoredResponse],
-    ) -> StoredResponse:
-        """The same for a request that may be repeated, as in `execute_once`: there is one copy."""
 
     async def owner(self, chat_id: str) -> str | None:
         """The owner of a chat; None if the chat does not exist."""
@@ -269,12 +263,6 @@ class ChatStore(Protocol):
     async def events(self, chat_id: str, *, after: int, limit: int = 1000) -> list[Event]:
         """The events after number `after`, in order and without gaps."""
 
-    async def rows(self, chat_id: str, attempt_id: str, *, after: int = 0) -> list[JournalEntry]:
-        """The journal rows of an attempt after row `after`, with their original boundaries, packed or not.
-
-        An attempt that this chat does not have has none.
-        """
-
     async def attempts(
         self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
     ) -> list[AttemptView]:
@@ -283,20 +271,11 @@ class ChatStore(Protocol):
         Attempts that left nothing are included, and so is the open one.
         """
 
-    async def runs(self, chat_id: str, turn_id: str) -> list[LedgerEntry]:
-        """Every tool call of a turn that was ever started, with its result if it is known.
-
-        A turn that this chat does not have has none.
-        """
-
     async def pack(self, *, ended_before: datetime, clock: Clock) -> int:
         """Pack the journals of attempts that ended before this, for a short time; returns how many were packed.
 
         Every read gives the same result afterwards.
         """
-
-    async def path(self, chat_id: str, *, before: str | None = None, limit: int | None = None) -> list[Message]:
-        """The active path, oldest first: all of it, or the last `limit` messages above the message `before`."""
 
     async def page(
         self,

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from indelible.clock import Clock
 from indelible.concurrency.tasks import run_to_completion
-from indelible.content import Message, encode
+from indelible.content import encode
 from indelible.errors import ChatNotFound, NotFound, TooMany
 from indelible.ids import is_id
 from indelible.machine import Snapshot, decide
@@ -37,30 +37,34 @@ from indelible.store.commands.apply.history import forget_responses
 from indelible.store.commands.facts import load_snapshot
 from indelible.store.commands.finish_attempt import backfill_usage
 from indelible.store.commands.fork import fork_chat
-from indelible.store.commands.idempotency import Request, StoredResponse, claim, find_response, forget_expired, settle
+from indelible.store.commands.idempotency import (
+    Request,
+    RequestRepeated,
+    StoredResponse,
+    claim,
+    find_response,
+    forget_expired,
+    settle,
+)
 from indelible.store.database.address import parse_address
 from indelible.store.database.migrate import upgrade_schema
 from indelible.store.database.open import open_database
 from indelible.store.database.transaction import Database, Transaction, Work, insert
 from indelible.store.journal.append import Appended, JournalRow, append_group
 from indelible.store.journal.pack import sweep
-from indelible.store.journal.tool_ledger import LedgerEntry, load_runs
 from indelible.store.limits import StoreLimits, check_payload
 from indelible.store.lists.sql_lists import SqlLists
 from indelible.store.payloads import C, ChatPatch, NewChat, Payload, WithStep, require
-from indelible.store.protocol import Outcome
+from indelible.store.protocol import Once, Outcome
 from indelible.store.queries.attempts import AttemptView, load_attempts
 from indelible.store.queries.changes import Changes, Resumption, load_changes, load_positions, load_resumption
 from indelible.store.queries.chat_view import (
     ChatStatus,
     ChatView,
     Event,
-    JournalEntry,
     QueuedMessage,
-    load_active_path,
     load_events,
     load_queue,
-    load_rows,
     load_status,
     load_view,
 )
@@ -134,68 +138,46 @@ class SqlStore:
             await opened.close()
 
     async def execute(
-        self, chat_id: str, command: C, payload: Payload[C] | None = None, *, user_id: str | None = None
-    ) -> Outcome:
-        _check_names(chat_id, command)
-        check_payload(payload, self.limits)
-        work = partial(self._decide_and_apply, chat_id=chat_id, command=command, payload=payload, user_id=user_id)
-        if isinstance(command, Delete):
-            return await self._delete(chat_id, user_id, partial(self.commit, work, slow=True))
-        return await self.commit(work)
-
-    @run_to_completion
-    async def _delete(self, chat_id: str, user_id: str | None, delete: Callable[[], Awaitable[T]]) -> T:
-        """All or nothing: a chat whose deletion is refused must not lose its debug records."""
-        if self.before_delete is not None and (user_id is None or await self.owner(chat_id) == user_id):
-            await self.before_delete(chat_id)
-        return await delete()
-
-    async def execute_once(
         self,
-        request: Request,
         chat_id: str,
         command: C,
         payload: Payload[C] | None = None,
         *,
         user_id: str | None = None,
-        answer: Callable[[Outcome], StoredResponse],
-    ) -> StoredResponse:
+        once: Once | None = None,
+    ) -> Outcome:
         _check_names(chat_id, command)
         check_payload(payload, self.limits)
         work = partial(self._decide_and_apply, chat_id=chat_id, command=command, payload=payload, user_id=user_id)
         if not isinstance(command, Delete):
-            return await self.commit_once(request, work, answer)
-        given = await self.find_response(request)
-        if given is not None:
-            return given
-        return await self._delete(chat_id, user_id, partial(self.commit_once, request, work, answer, slow=True))
+            return await self.commit(work, once=once)
+        if once is not None and (given := await self.find_response(once.request)) is not None:
+            raise RequestRepeated(given)
+        return await self._delete(chat_id, user_id, partial(self.commit, work, once=once, slow=True))
+
+    @run_to_completion
+    async def _delete(self, chat_id: str, user_id: str | None, delete: Callable[[], Awaitable[Outcome]]) -> Outcome:
+        """All or nothing: a chat whose deletion is refused must not lose its debug records."""
+        if self.before_delete is not None and (user_id is None or await self.owner(chat_id) == user_id):
+            await self.before_delete(chat_id)
+        return await delete()
 
     async def find_response(self, request: Request) -> StoredResponse | None:
         return await self._ask(find_response, request)
 
     async def update(
-        self, chat_id: str, patch: ChatPatch, *, archived: bool | None = None, user_id: str | None = None
-    ) -> Outcome:
-        _check_names(chat_id, UpdateChat())
-        check_payload(patch, self.limits)
-        return await self.commit(
-            partial(self._update, chat_id=chat_id, patch=patch, archived=archived, user_id=user_id)
-        )
-
-    async def update_once(
         self,
-        request: Request,
         chat_id: str,
         patch: ChatPatch,
         *,
         archived: bool | None = None,
         user_id: str | None = None,
-        answer: Callable[[Outcome], StoredResponse],
-    ) -> StoredResponse:
+        once: Once | None = None,
+    ) -> Outcome:
         _check_names(chat_id, UpdateChat())
         check_payload(patch, self.limits)
         work = partial(self._update, chat_id=chat_id, patch=patch, archived=archived, user_id=user_id)
-        return await self.commit_once(request, work, answer)
+        return await self.commit(work, once=once)
 
     async def _update(
         self, transaction: Transaction, *, chat_id: str, patch: ChatPatch, archived: bool | None, user_id: str | None
@@ -209,34 +191,9 @@ class SqlStore:
         wakes_readers = outcome.wakes_readers or is_moved
         return replace(outcome, effective=outcome.effective or is_moved, wakes_readers=wakes_readers, summary=summary)
 
-    async def commit(self, work: Work[Outcome], *, slow: bool = False) -> Outcome:
+    async def commit(self, work: Work[Outcome], *, once: Once | None = None, slow: bool = False) -> Outcome:
+        work = work if once is None else partial(_claim_and_apply, once=once, work=work)
         return await self.database.write(work, slow=slow, on_committed=self._notify_committed)
-
-    async def commit_once(
-        self,
-        request: Request,
-        work: Work[Outcome],
-        answer: Callable[[Outcome], StoredResponse],
-        *,
-        slow: bool = False,
-    ) -> StoredResponse:
-        """Do the work and store its response, in the transaction that claims the request's key."""
-
-        async def claim_and_apply(transaction: Transaction) -> tuple[StoredResponse, Outcome | None]:
-            given = await claim(transaction, request, await transaction.now())
-            if given is not None:
-                return given, None
-            outcome = await work(transaction)
-            given = answer(outcome)
-            await settle(transaction, request, given, outcome.chat_id if outcome.status is not None else None)
-            return given, outcome
-
-        def notify(done: tuple[StoredResponse, Outcome | None]) -> None:
-            if done[1] is not None:
-                self._notify_committed(done[1])
-
-        response, _ = await self.database.write(claim_and_apply, slow=slow, on_committed=notify)
-        return response
 
     def _notify_committed(self, outcome: Outcome) -> None:
         if outcome.effective and self._on_committed is not None:
@@ -314,9 +271,6 @@ class SqlStore:
         # time would be a second round trip on the hot path.
         return await append_group(self.database, rows, datetime.now(UTC))
 
-    async def path(self, chat_id: str, *, before: str | None = None, limit: int | None = None) -> list[Message]:
-        return await self._read(load_active_path, chat_id, before=before, limit=limit)
-
     async def beat(self, worker_id: str) -> None:
         await self.database.write(lambda transaction: beat(transaction, worker_id), urgent=True, single=True)
 
@@ -373,9 +327,6 @@ class SqlStore:
     async def events(self, chat_id: str, *, after: int, limit: int = 1000) -> list[Event]:
         return await self._ask(load_events, chat_id, after=after, limit=limit)
 
-    async def rows(self, chat_id: str, attempt_id: str, *, after: int = 0) -> list[JournalEntry]:
-        return await self._ask(load_rows, chat_id, attempt_id, after=after)
-
     async def work(self, chat_id: str) -> OpenWork:
         return await self._read(load_work, chat_id)
 
@@ -385,26 +336,9 @@ class SqlStore:
     async def expired(self, *, limit: int) -> list[Expired]:
         return await self._ask(load_expired, limit=limit)
 
-    async def fork(
-        self, chat_id: str, message_id: str, *, new_chat_id: str, owner_id: str, user_id: str | None = None
-    ) -> Outcome:
-        names: dict[str, Any] = {"new_chat_id": new_chat_id, "owner_id": owner_id, "user_id": user_id}
-        return await self.commit(partial(self._fork, chat_id=chat_id, message_id=message_id, **names), slow=True)
-
-    async def fork_once(
-        self,
-        request: Request,
-        chat_id: str,
-        message_id: str,
-        *,
-        new_chat_id: str,
-        owner_id: str,
-        user_id: str | None = None,
-        answer: Callable[[Outcome], StoredResponse],
-    ) -> StoredResponse:
-        names: dict[str, Any] = {"new_chat_id": new_chat_id, "owner_id": owner_id, "user_id": user_id}
-        work = partial(self._fork, chat_id=chat_id, message_id=message_id, **names)
-        return await self.commit_once(request, work, answer, slow=True)
+    async def fork(self, chat_id: str, message_id: str, *, once: Once | None = None, **named: Any) -> Outcome:
+        work = partial(self._fork, chat_id=chat_id, message_id=message_id, **named)
+        return await self.commit(work, once=once, slow=True)
 
     async def _fork(self, transaction: Transaction, *, new_chat_id: str, **named: Any) -> Outcome:
         outcome = await fork_chat(transaction, new_chat_id=new_chat_id, **named)
@@ -439,9 +373,6 @@ class SqlStore:
     async def attempts(self, chat_id: str, **where: Any) -> list[AttemptView]:
         return await self._ask(load_attempts, chat_id, **where)
 
-    async def runs(self, chat_id: str, turn_id: str) -> list[LedgerEntry]:
-        return await self._ask(load_runs, chat_id, turn_id)
-
     async def pack(self, *, ended_before: datetime, clock: Clock) -> int:
         return await sweep(self.database, ended_before=ended_before, clock=clock)
 
@@ -470,6 +401,17 @@ class SqlStore:
     async def _ask(self, load: Query[P, T], *given: P.args, **named: P.kwargs) -> T:
         """Run a query of one statement."""
         return await self.database.read(lambda transaction: load(transaction, *given, **named), single=True)
+
+
+async def _claim_and_apply(transaction: Transaction, *, once: Once, work: Work[Outcome]) -> Outcome:
+    """Do the work and store its response, in the transaction that claims the request's key."""
+    given = await claim(transaction, once.request, await transaction.now())
+    if given is not None:
+        raise RequestRepeated(given)
+    outcome = await work(transaction)
+    chat_id = outcome.chat_id if outcome.status is not None else None
+    await settle(transaction, once.request, once.respond(outcome), chat_id)
+    return outcome
 
 
 def _check_names(chat_id: str, command: Command) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Literal, TypeVar
 
-from indelible.content import Finish, Message, Part, TextDelta, ToolCall, ToolResult
+from indelible.content import Finish, Part, TextDelta, ToolCall, ToolResult
 from indelible.content.assemble import OUTCOME_UNKNOWN, PartAssembler
 from indelible.machine.commands import Acquire, FinishInterruption, FinishTurn, Interrupt, StartAttempt
 from indelible.machine.states import RESTING, Status
@@ -25,6 +25,7 @@ from indelible.store.database.transaction import Database, Row
 from indelible.store.journal.append import Appended, JournalRow
 from indelible.store.payloads import C, Payload, StepResult
 from indelible.store.protocol import Outcome
+from indelible.store.queries.chat_view import load_rows
 from indelible.store.sql_store import SqlStore
 from indelible.testing.invariants import StoredChat, load_chat
 
@@ -46,7 +47,7 @@ class Crashed(BaseException):
 class CrashingStore:
     """Crashes at call `at` (from 1); `when` says before or after it. With `kind`, only calls of that kind count.
 
-    A kind is a command's name, `append` or `path`. `calls` are the kinds so far; `at=None` never crashes.
+    A kind is a command's name, or `append`. `calls` are the kinds so far; `at=None` never crashes.
     """
 
     def __init__(
@@ -64,9 +65,6 @@ class CrashingStore:
 
     async def append(self, rows: Sequence[JournalRow]) -> Appended:
         return await self._call("append", lambda: self._store.append(rows))
-
-    async def path(self, chat_id: str, *, before: str | None = None, limit: int | None = None) -> list[Message]:
-        return await self._call("path", lambda: self._store.path(chat_id, before=before, limit=limit))
 
     async def _call(self, kind: str, do: Callable[[], Awaitable[T]]) -> T:
         if self.is_dead:
@@ -115,7 +113,7 @@ async def take_over(store: SqlStore, database: Database, chat_id: str, worker_id
         elif work["status"] == Status.INTERRUPTING:
             await store.execute(chat_id, FinishInterruption(epoch=work["epoch"], turn_id=work["turn_id"]))
         else:
-            await _end_turn(store, chat_id, work)
+            await _end_turn(store, database, chat_id, work)
     return await load_chat(database, chat_id)
 
 
@@ -123,10 +121,11 @@ async def _load_open_work(database: Database, chat_id: str) -> Row:
     return await database.read(lambda transaction: transaction.one(_OPEN_WORK, chat_id))
 
 
-async def _end_turn(store: SqlStore, chat_id: str, work: Row) -> None:
+async def _end_turn(store: SqlStore, database: Database, chat_id: str, work: Row) -> None:
     epoch, turn_id, attempt_id = work["epoch"], work["turn_id"], work["attempt_id"]
     if attempt_id is not None:
-        published = [part for row in await store.rows(chat_id, attempt_id) for part in row.parts]
+        rows = await database.read(lambda transaction: load_rows(transaction, chat_id, attempt_id))
+        published = [part for row in rows for part in row.parts]
         rest = finish_parts(published)
     else:
         started = await store.execute(chat_id, StartAttempt(epoch=epoch, turn_id=turn_id))

@@ -9,6 +9,7 @@ from typing import Any
 import openai
 import pytest
 from fastapi.routing import APIRoute
+from tests.server.asking import read_problem
 from tests.server.wires.wire_clients import open_openai
 from tests.support.app_harness import AppHarness
 from tests.support.running_server import RunningServer
@@ -27,6 +28,8 @@ ROUTES = [
 ]
 
 
+_FILE = b'{"type": "file", "url": "https://example.org/rain.png", %b}'
+_TOOL = b'{"messages": [{"role": "user", "content": "Hi"}], "tools": [{"type": "function", "function": %b}]}'
 REFUSED = [
     ("//v1/responses", b"{", 400),
     ("//v1/responses", b"[]", 400),
@@ -38,6 +41,28 @@ REFUSED = [
     ("//v1/responses", b'{"input": "Hi", "previous_response_id": "resp_1"}', 404),
     ("//v1/chat/completions", b'{"messages": []}', 400),
     ("//v1/chat/completions", b'{"messages": [{"role": "user", "content": "Hi"}], "n": 2}', 400),
+    ("//v1/responses", b'{"input": "\xff"}', 400),
+    ("//v1/responses", b'{"input": "Hi", "conversation": {}}', 400),
+    ("//v1/responses", b'{"input": [{"role": "user", "content": [{"type": []}]}]}', 400),
+    (
+        "//v1/responses",
+        b'{"input": [{"role": "user", "content": ["Rain", {"type": "input_text", "text": "Hi"}]}]}',
+        400,
+    ),
+    (
+        "//v1/chat/completions",
+        b'{"messages": [{"role": "user", "content": ["Rain", {"type": "text", "text": "Hi"}]}]}',
+        400,
+    ),
+    ("//v1/chat/completions", b'{"messages": [{"role": "user", "content": [{"type": {}}]}]}', 400),
+    (
+        "//v1/chat/completions",
+        b'{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls": 1}]}',
+        400,
+    ),
+    ("//v1/chat/completions", _TOOL % b'{"name": 1}', 400),
+    ("//v1/chat/completions", _TOOL % b'{"name": "rain", "parameters": []}', 400),
+    ("//v1/conversations", b'{"metadata": {"place": "\xed\xa0\x80"}}', 400),
     ("//v1/conversations/conv_1", b"{}", 404),
     ("//v1/nothing", b"{}", 404),
 ]
@@ -52,6 +77,36 @@ async def test_a_refusal_has_the_shape_that_clients_of_openai_read(harness: AppH
         assert error["type"] == "invalid_request_error"
         assert error["message"]
     assert (await server.client.list_chats())["items"] == []
+
+
+@pytest.mark.parametrize(
+    "part", [b'{"type": "text", "text": "\xff"}', _FILE % b'"filename": 1', _FILE % b'"mediaType": []'], ids=repr
+)
+async def test_a_malformed_message_of_the_ai_sdk_is_refused_and_begins_no_chat(
+    harness: AppHarness, part: bytes
+) -> None:
+    server: RunningServer = await harness.start_server(worker=False)
+    body = b'{"id": "rain", "messages": [{"id": "1", "role": "user", "parts": [%b]}]}' % part
+    async with server.request("POST", "//ai-sdk/chat", data=body) as response:
+        assert (await read_problem(response))["kind"] == "invalid"
+    assert (await server.client.list_chats())["items"] == []
+
+
+async def test_a_stream_for_which_no_feed_is_left_is_refused_before_its_turn_begins(harness: AppHarness) -> None:
+    """A client repeats what was refused: it must not begin a turn each time."""
+    server: RunningServer = await harness.start_server(worker=False, user_max_feeds=1)
+    said = {"role": "user", "content": "Hi"}
+    asked = [
+        ("//v1/responses", {"input": "Hi", "stream": True}),
+        ("//v1/chat/completions", {"messages": [said], "stream": True}),
+        ("//ai-sdk/chat", {"id": "a", "messages": [{**said, "id": "1", "parts": [{"type": "text", "text": "Hi"}]}]}),
+    ]
+    async with server.request("GET", "/events") as feed:
+        assert feed.status == 200
+        for path, body in asked:
+            async with server.request("POST", path, json=body) as response:
+                assert response.status == 429, path
+        assert (await server.client.list_chats())["items"] == []
 
 
 async def test_a_wrong_key_is_an_authentication_error(harness: AppHarness) -> None:

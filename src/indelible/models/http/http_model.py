@@ -37,7 +37,7 @@ from indelible.models.http.reading_pace import reading_pace
 from indelible.models.http.recording_hook import Answer, HttpRequest, HttpResponse, Sender
 from indelible.models.http.sse import EventTooLarge, SseDecoder, SseEvent
 from indelible.models.profile import Profile
-from indelible.models.protocol import Call, ModelTraits
+from indelible.models.protocol import Call
 from indelible.redaction.known import list_forms
 
 MAX_ERROR_BYTES: Final = 64 * 1024
@@ -120,28 +120,18 @@ class HttpModel:
         self.name = name
         self._remote_name = remote_name or name
         self.context_limit = profile.context_limit
-        self.traits = ModelTraits(
-            inline_thinking=profile.inline_thinking,
-            thinks_first=profile.thinks_first,
-            continues_prefix=profile.continues_prefix,
-            chains=profile.chains,
-            accepts_images=profile.accepts_images,
-            accepts_pdfs=profile.accepts_pdfs,
-            silence_timeout_s=profile.silence_timeout_s,
-            price=profile.price,
-        )
+        self.traits = profile
         self._wire = wire
         self.base_url = base_url.rstrip("/")
         self.headers = headers
-        self._profile = profile
         self._http = http
         self._clock = clock
 
     async def stream(self, call: Call) -> AsyncIterator[Part]:
-        reader = self._wire.open_reader(call, self._profile)
+        reader = self._wire.open_reader(call, self.traits)
         next_call: Call | None = call
         while next_call is not None:
-            written = self._wire.write(next_call, self._remote_name, self._profile)
+            written = self._wire.write(next_call, self._remote_name, self.traits)
             for warning in written.warnings if next_call is call else ():
                 yield StreamWarning(warning)
             async with self._send(self._make_request(written)) as response:

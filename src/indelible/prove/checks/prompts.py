@@ -39,7 +39,6 @@ class PromptInspector:
     def __init__(self) -> None:
         self.faults: list[str] = []
         self.outputs: dict[str, str] = {}
-        self.answers_seen = 0
 
     def inspect(self, call: Call) -> None:
         if len(self.faults) < _FAULTS_AT_MOST:
@@ -68,7 +67,6 @@ class PromptInspector:
         if output == NO_RESULT:
             yield f"a prompt has a call without a result: {call.name} {call.arguments}"
         elif (reported := read_report(output) or _read_answer(output)) is not None:
-            self.answers_seen += 1
             if reported != note:
                 yield f"a prompt answers the call {note} with the result of another: {output!r}"
         elif note and not output.startswith(OUTCOME_UNKNOWN) and _STOPPED_WHILE_RUNNING not in output:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from indelible.client.wire import WireClient
+from indelible.client.remote import RemoteService
 from indelible.errors import NotAllowed, NotFound
 from indelible.prove.checks.evidence import Deeds
 from indelible.prove.clients.reader import SimulatedReader
 from indelible.prove.clients.sending import MessageSender, name_model
 from indelible.prove.clients.transcript import SeenMessage
+from indelible.service.inputs import IfBusy
+from indelible.service.results import Accepted
 
 if TYPE_CHECKING:
     from indelible.prove.clients.user import SimulatedUser
@@ -36,7 +38,7 @@ class UserActions:
 
     def __init__(
         self,
-        client: WireClient,
+        client: RemoteService,
         chance: random.Random,
         sender: MessageSender,
         user: SimulatedUser,
@@ -67,14 +69,14 @@ class UserActions:
         self._deeds.count(action)
         await self._actions[action]()
 
-    async def send(self, if_busy: str) -> None:
+    async def send(self, if_busy: IfBusy) -> None:
         await self._sender.send(self._user.chat_id, self._deeds, if_busy)
 
     async def listen(self, *, rows: int) -> None:
         """To so much more, or until nothing runs, or it waits for its client."""
         enough = self._reader.transcript.rows + rows
         facts = len(self._reader.transcript.facts)
-        if (await self._client.get_chat(self._user.chat_id))["status"] == "idle":
+        if await self._client.get_status(self._user.chat_id) == "idle":
             return
         await self._reader.wait_until(
             lambda seen: seen.rows >= enough or (len(seen.facts) > facts and seen.status != "running")
@@ -85,7 +87,7 @@ class UserActions:
         while True:
             facts = len(self._reader.transcript.facts)
             now = await self._client.get_chat(self._user.chat_id)
-            cursor = now["cursor"] if now["status"] in ("idle", "error") else None
+            cursor = now.cursor if now.status in ("idle", "error") else None
             await self._reader.wait_until(lambda seen: seen.cursor == cursor or len(seen.facts) > facts)  # noqa: B023
             if self._reader.transcript.cursor == cursor:
                 return
@@ -98,12 +100,12 @@ class UserActions:
 
     async def _promote(self) -> None:
         await self.send("queue")
-        queued = await self._client.list_queue(self._user.chat_id)
+        queued = (await self._client.list_queue(self._user.chat_id)).items
         if not queued:
             return
         self._deeds.stops += 1
         try:
-            await self._client.promote_queued(self._user.chat_id, self._chance.choice(queued)["id"])
+            await self._client.promote_queued(self._user.chat_id, self._chance.choice(queued).id)
         except (NotAllowed, NotFound):
             self._deeds.stops -= 1  # its turn came first
 
@@ -143,10 +145,10 @@ class UserActions:
             return
         forked = await self._client.fork_chat(self._user.chat_id, target.id)
         deeds = Deeds()
-        self._user.forks[forked["id"]] = deeds
+        self._user.forks[forked.id] = deeds
         path = [message for message in self._reader.transcript.list_ancestors(target.id) if message.role == "user"]
         deeds.sent += [message.text for message in path]
-        await self._sender.send(forked["id"], deeds, "queue", may_ask=False)
+        await self._sender.send(forked.id, deeds, "queue", may_ask=False)
 
     async def _resume(self) -> None:
         """Continue a stopped reply, or retry one of which nothing was said; and sometimes stop that at once."""
@@ -161,11 +163,11 @@ class UserActions:
         self._note_model(accepted, model)
         if self._chance.random() < _STOPPED_AGAIN:
             self._deeds.stops += 1
-            await self._client.interrupt(self._user.chat_id, turn=accepted["turn"])
+            await self._client.interrupt(self._user.chat_id, turn=accepted.turn)
 
-    def _note_model(self, accepted: dict[str, Any], model: str | None) -> None:
-        if model is not None and accepted["turn"] is not None:
-            self._deeds.turn_models[accepted["turn"]] = name_model(model)
+    def _note_model(self, accepted: Accepted, model: str | None) -> None:
+        if model is not None and accepted.turn is not None:
+            self._deeds.turn_models[accepted.turn] = name_model(model)
 
     def _choose(self, *roles: str, near: bool = True) -> SeenMessage | None:
         """A message that the reader has seen: one of the last, or of the whole tree."""

@@ -17,7 +17,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from indelible.client.wire import WireClient
+from indelible.client.http_transport import HttpTransport
+from indelible.client.remote import RemoteService
 from indelible.errors import IndelibleError
 from indelible.prove.checks.evidence import Deeds, Evidence, Fault, StoredCopy, UploadLog
 from indelible.prove.clients.actions import ActionName
@@ -35,7 +36,7 @@ _ONCE_BROKEN_S: Final = 3.0
 class Member:
     """One chat with its user and readers."""
 
-    def __init__(self, user: SimulatedUser, clients: Sequence[WireClient], *, seed: int) -> None:
+    def __init__(self, user: SimulatedUser, clients: Sequence[RemoteService], *, seed: int) -> None:
         self.user = user
         self.readers: list[SimulatedReader] = []
         self._clients = clients
@@ -50,7 +51,7 @@ class Member:
         ]
 
     @property
-    def client(self) -> WireClient:
+    def client(self) -> RemoteService:
         return self._clients[-1]
 
     @property
@@ -173,8 +174,8 @@ async def gather_population(
         members: list[Member] = []
         uploads = UploadLog()
         for number in range(1, chats + 1):
-            own = [WireClient(url, token=token, retry_for_s=_TIMEOUT_S) for url in urls]
-            clients = [await stack.enter_async_context(client) for client in own]
+            own = [HttpTransport(url, token=token, retry_for_s=_TIMEOUT_S) for url in urls]
+            clients = [RemoteService(await stack.enter_async_context(http)) for http in own]
             client = clients[number % len(clients)]
             user = SimulatedUser(
                 client,

@@ -8,18 +8,19 @@ its progress waits here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 
-from indelible.client.wire import ServerEvent, WireClient
+from indelible.client.remote import RemoteService
 from indelible.errors import IndelibleError
+from indelible.machine.events import FeedEvent
 from indelible.prove.clients.transcript import ReaderTranscript
 
 
 class SimulatedReader:
     """`reconnects` counts the reconnects."""
 
-    def __init__(self, client: WireClient, chat_id: str, *, restless_after: int | None = None) -> None:
+    def __init__(self, client: RemoteService, chat_id: str, *, restless_after: int | None = None) -> None:
         self.transcript = ReaderTranscript()
         self.reconnects = 0
         self._client = client
@@ -37,7 +38,7 @@ class SimulatedReader:
 
     async def _read(self) -> None:
         while True:
-            async with aclosing(self._open_feed()) as feed:
+            async with self._open_feed() as feed:
                 received = 0
                 async for event in feed:
                     self.transcript.add(event)
@@ -47,9 +48,9 @@ class SimulatedReader:
                         break
             self._note_reconnect()
 
-    def _open_feed(self) -> AsyncGenerator[ServerEvent, None]:
+    def _open_feed(self) -> AbstractAsyncContextManager[AsyncIterator[FeedEvent]]:
         after = self.transcript.cursor or "start"
-        return self._client.stream_events(self._chat_id, after=after, on_reconnect=self._note_reconnect)
+        return self._client.open_events(self._chat_id, after=after, on_reconnect=self._note_reconnect)
 
     async def wait_until(self, is_so: Callable[[ReaderTranscript], bool]) -> None:
         while not is_so(self.transcript):

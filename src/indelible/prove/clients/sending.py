@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from indelible.client.wire import WireClient
+from indelible.client.remote import RemoteService
+from indelible.content import File, Text
 from indelible.prove.checks.evidence import Deeds
 from indelible.prove.clients.uploads import Uploader
 from indelible.prove.files import list_files
 from indelible.prove.script import Wish, draw_wish
+from indelible.service.inputs import Content, IfBusy
+from indelible.service.results import Accepted
 
 _NUMBERS_PER_CHAT: Final = 100_000
 _OWN_MODEL: Final = 0.3
-
-Content = str | list[dict[str, Any]]
 
 
 class MessageSender:
@@ -23,7 +24,7 @@ class MessageSender:
 
     def __init__(
         self,
-        client: WireClient,
+        client: RemoteService,
         chance: random.Random,
         *,
         number: int,
@@ -58,15 +59,14 @@ class MessageSender:
         wish = Wish.parse(text)
         if wish is None or not wish.files:
             return text
-        blocks: list[dict[str, Any]] = [{"type": "text", "text": text}]
         uploaded = await self._uploader.upload(list_files(wish))
-        return blocks + [{"type": "file", "file_id": file_id} for file_id in uploaded]
+        return [Text(text), *(File(file_id=file_id) for file_id in uploaded)]
 
     def draw_model(self) -> str | None:
         """One of the models, or none: then it is up to the chat or to the message."""
         return self._chance.choice(self._models) if self._models and self._chance.random() < _OWN_MODEL else None
 
-    async def send(self, chat_id: str, deeds: Deeds, if_busy: str, *, may_ask: bool = True) -> dict[str, Any]:
+    async def send(self, chat_id: str, deeds: Deeds, if_busy: IfBusy, *, may_ask: bool = True) -> Accepted:
         text, model = self.draw(may_ask=may_ask)
         accepted = await self._client.send(chat_id, await self.attach(text), if_busy=if_busy, model=model)
         self.note(deeds, text, model)

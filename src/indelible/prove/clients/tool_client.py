@@ -10,7 +10,8 @@ import asyncio
 import random
 from typing import Any, Final
 
-from indelible.client.wire import WireClient
+from indelible.client.remote import RemoteService
+from indelible.content import ToolResult
 from indelible.errors import IndelibleError, Invalid, NotAllowed
 from indelible.prove.clients.reader import SimulatedReader
 from indelible.prove.clients.user import SimulatedUser
@@ -19,13 +20,13 @@ from indelible.prove.model import read_note
 _TWICE: Final = 0.3
 _LATE: Final = 0.2
 
-Results = list[dict[str, Any]]
+Results = list[ToolResult]
 
 
 class ToolClient:
     """`submitted` and its like are in the user's deeds."""
 
-    def __init__(self, client: WireClient, user: SimulatedUser, reader: SimulatedReader, *, seed: int) -> None:
+    def __init__(self, client: RemoteService, user: SimulatedUser, reader: SimulatedReader, *, seed: int) -> None:
         self._client = client
         self._user = user
         self._reader = reader
@@ -55,7 +56,7 @@ class ToolClient:
         notes = [read_note(call["arguments"]) for call in action["calls"]]
         self._seen.update(notes)
         results = [
-            {"tool_call_id": call["id"], "output": f"answer {note}"}
+            ToolResult(call["id"], call["name"], output=f"answer {note}")
             for call, note in zip(action["calls"], notes, strict=True)
         ]
         await self._try_late_results()

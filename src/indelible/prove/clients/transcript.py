@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from indelible.client.wire import ServerEvent
+from indelible.machine.events import FeedEvent
 
 _COMPARED_FIELDS: Final = ("id", "parent_id", "role", "blocks", "partial", "reason", "continues", "model")
 _DIFFERS_BY_TIME: Final = frozenset({"queue"})
@@ -124,7 +124,7 @@ class ReaderTranscript:
         """The text of its attempts, in order."""
         return "".join(attempt.text for attempt in self.attempts.values() if attempt.turn_id == turn_id)
 
-    def add(self, event: ServerEvent) -> None:
+    def add(self, event: FeedEvent) -> None:
         self.cursor = event.cursor or self.cursor
         data = event.data
         if event.kind == "part":
@@ -179,7 +179,7 @@ class ReaderTranscript:
         attempt.rows.append(json.dumps(data["parts"], sort_keys=True))
         attempt.text += _read_deltas(data["parts"])
 
-    def _end_attempt(self, event: ServerEvent) -> None:
+    def _end_attempt(self, event: FeedEvent) -> None:
         attempt_id, last_n = event.data["attempt"], event.data["last_n"]
         attempt = self.attempts.get(attempt_id)
         if attempt is None or attempt.has_ended:
@@ -296,7 +296,7 @@ def _read_deltas(parts: Sequence[dict[str, Any]]) -> str:
     return "".join(part["delta"] for part in parts if part["type"] == "text_delta")
 
 
-def _describe(event: ServerEvent) -> str:
+def _describe(event: FeedEvent) -> str:
     """An event as all its readers get it."""
     data = {name: value for name, value in event.data.items() if name not in _DIFFERS_BY_TIME}
     if event.kind == "message":

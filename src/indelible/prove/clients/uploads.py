@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from indelible.client.files import RemoteFiles
-from indelible.client.wire import WireClient
+from indelible.client.remote import RemoteService
 from indelible.errors import IndelibleError
 from indelible.prove.checks.evidence import StoredCopy, UploadLog
 from indelible.prove.files import ProofFile
@@ -33,8 +33,8 @@ _PAGE: Final = 200
 class Uploader:
     """The uploads of one user, noted in the `log` of all."""
 
-    def __init__(self, client: WireClient, log: UploadLog, *, number: int, seed: int) -> None:
-        self._files = RemoteFiles(client)
+    def __init__(self, client: RemoteService, log: UploadLog, *, number: int, seed: int) -> None:
+        self._files = client.files
         self._log = log
         self._chance = random.Random(f"files of {number}, {seed}")  # noqa: S311  (it only has to be reproducible)
 
@@ -86,19 +86,19 @@ async def upload(files: RemoteFiles, log: UploadLog, file: ProofFile) -> str:
     return stored.id
 
 
-async def upload_unused(clients: Sequence[WireClient], log: UploadLog) -> None:
+async def upload_unused(clients: Sequence[RemoteService], log: UploadLog) -> None:
     """Upload a file that no message will use, to each of these servers at the same time."""
-    await asyncio.gather(*(upload(RemoteFiles(client), log, log.name_another("picture")) for client in clients))
+    await asyncio.gather(*(upload(client.files, log, log.name_another("picture")) for client in clients))
 
 
-async def delete_files(client: WireClient, file_ids: Sequence[str]) -> None:
+async def delete_files(client: RemoteService, file_ids: Sequence[str]) -> None:
     for file_id in file_ids:
-        await RemoteFiles(client).delete_file(file_id)
+        await client.files.delete_file(file_id)
 
 
-async def load_copies(client: WireClient) -> list[StoredCopy]:
+async def load_copies(client: RemoteService) -> list[StoredCopy]:
     """Every file that the server lists, with the hash of what a download of it brings."""
-    files, found = RemoteFiles(client), []
+    files, found = client.files, []
     cursor: str | None = None
     while True:
         page = await files.list_files(limit=_PAGE, cursor=cursor)

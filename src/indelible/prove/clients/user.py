@@ -14,7 +14,7 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
-from indelible.client.wire import WireClient
+from indelible.client.remote import RemoteService
 from indelible.errors import IndelibleError
 from indelible.prove.checks.evidence import Deeds, UploadLog
 from indelible.prove.clients.actions import AT_REST, MEANWHILE, ActionName, UserActions
@@ -31,7 +31,7 @@ class SimulatedUser:
 
     def __init__(
         self,
-        client: WireClient,
+        client: RemoteService,
         *,
         number: int,
         seed: int,
@@ -65,7 +65,7 @@ class SimulatedUser:
         tools = CLIENT_TOOLS if self.sender.knows_replies else None
         message = await self.sender.attach(text)
         created = await self._client.create_chat(message, model=model, title="Proof", tools=tools)
-        self.chat_id = created["id"]
+        self.chat_id = created.id
         self.sender.note(self.deeds, text, model)
 
     async def chat(self, reader: SimulatedReader, enough: asyncio.Event) -> None:

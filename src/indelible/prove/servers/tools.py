@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from indelible.content import File
+from indelible.content import File, ToolSpec
 from indelible.prove.files import make_file
 from indelible.prove.servers.crash_points import CrashPoints
 from indelible.tools.tool import Tool, ToolContext, tool
@@ -24,12 +24,12 @@ AGAIN: Final = "jot_again"
 DRAW: Final = "draw"
 ASK: Final = "ask_user"
 SAFE_TOOLS: Final = frozenset({AGAIN, DRAW})
-CLIENT_TOOLS: Final[list[dict[str, Any]]] = [
-    {
-        "name": ASK,
-        "description": "Ask the user.",
-        "input_schema": {"type": "object", "properties": {"note": {"type": "string"}}, "required": ["note"]},
-    }
+CLIENT_TOOLS: Final = [
+    ToolSpec(
+        name=ASK,
+        description="Ask the user.",
+        input_schema={"type": "object", "properties": {"note": {"type": "string"}}, "required": ["note"]},
+    )
 ]
 _TOOL_S: Final = 0.05
 _REPORT: Final = re.compile(r'(?:\[")?noted (\d+-\d+)')

@@ -80,8 +80,9 @@ class Authenticator:
 
     async def identify(self, scope: Scope, headers: Headers, *, through_proxy: bool) -> Identity | None:
         """The login of a request; None if there is none, or none that is valid. Raises `RateLimited`."""
-        if through_proxy and self._user_header and (name := headers.get(self._user_header)):
-            return await self._find_proxied(name)
+        named = headers.getlist(self._user_header) if through_proxy and self._user_header else []
+        if any(named):  # two: the proxy added its own to one that the client sent
+            return await self._find_proxied(named[0]) if len(named) == 1 else None
         given = headers.get("authorization")
         if given is not None and not self.needs_login and _is_openai(scope):
             return await self._find_bearer(given) or self._local

@@ -23,9 +23,13 @@ class FeedSlots:
         self._limit = limit
         self._open: Counter[str] = Counter()
 
-    def acquire(self, user_id: str) -> None:
-        if self._open[user_id] >= self._limit:
+    def check(self, user_id: str) -> None:
+        """Raises `TooMany` if no slot is left. A request whose stream needs one asks before it changes anything."""
+        if self._open.get(user_id, 0) >= self._limit:
             raise TooMany(f"Too many feeds are open (limit {self._limit:,}). Close one first.")
+
+    def acquire(self, user_id: str) -> None:
+        self.check(user_id)
         self._open[user_id] += 1
 
     def give_back(self, user_id: str) -> None:

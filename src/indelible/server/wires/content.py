@@ -14,7 +14,7 @@ import base64
 import binascii
 import mimetypes
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from indelible.content import Block, File, Message, ToolResult, text_of
 from indelible.errors import Invalid
@@ -72,8 +72,10 @@ def join_neighbours(messages: Sequence[Message]) -> list[Message]:
     return joined
 
 
-def read_file(url: str, *, name: str | None = None, media_type: str | None = None) -> File:
-    """A file by its URL; a `data:` URL brings its content along."""
+def read_file(url: str, *, name: Any = None, media_type: Any = None) -> File:
+    """A file by its URL; a `data:` URL brings its content along. Name and type are the client's, and are checked."""
+    if not isinstance(name, str | None) or not isinstance(media_type, str | None):
+        raise Invalid("The name and the type of a file must be texts.")
     if not url.startswith("data:"):
         guessed = mimetypes.guess_type(name or url.partition("?")[0])[0]
         return File(media_type=media_type or guessed or "application/octet-stream", name=name, url=url)

@@ -27,5 +27,5 @@ async def read_body(request: Request, kind: type[B]) -> B:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"][:6]))
         raise Invalid(f"{place}: {first['msg']}"[:300]) from error
-    except msgspec.DecodeError as error:
-        raise Invalid("The body is not valid JSON.") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Invalid("The body is not valid JSON in UTF-8.") from error

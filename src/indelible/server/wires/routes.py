@@ -8,9 +8,9 @@ from typing import Any, Final
 from fastapi import APIRouter, FastAPI
 
 from indelible.server.wires.ai_sdk import chat
-from indelible.server.wires.errors import PREFIX
 from indelible.server.wires.openai import conversations, models
 from indelible.server.wires.openai.chat_completions import routes as chat_completions
+from indelible.server.wires.openai.error_middleware import PREFIX
 from indelible.server.wires.openai.responses import routes as responses
 
 AI_SDK: Final = "/ai-sdk"

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime
+from functools import partial
+from types import NoneType
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -21,7 +23,8 @@ from indelible.machine.events import FeedEvent
 from indelible.models.parameters import check_parameters
 from indelible.service.access.chat_access import Access
 from indelible.service.access.guests import show_event, show_file
-from indelible.service.answers import describe_copy, store_answer
+from indelible.service.command_results import describe_copy, describe_nothing
+from indelible.service.idempotency import perform_once
 from indelible.service.lists.markdown import write_markdown
 from indelible.service.lists.protocol import NEW_CHAT, Draft, ExportFormat, UsagePage, add_up
 from indelible.service.pages import (
@@ -95,8 +98,9 @@ class LocalLists:
         if seq is not None and not 0 <= seq <= _LARGEST_SEQ:
             raise Invalid("seq: the number of an event, 0 or more.")
         user_id = await self._get_user_id()
+        mark = partial(self._lists.mark_read, chat_id, user_id, seq)
         async with self._access.explained(chat_id, user_id):
-            await self._lists.mark_read(chat_id, user_id, seq, request=self._request)
+            await perform_once(self._request, mark, describe_nothing, NoneType)
 
     async def get_draft(self, chat_id: str) -> Draft:
         await self._check_chat(chat_id)
@@ -107,7 +111,8 @@ class LocalLists:
         size_bytes, limit = len(encode(text)), self._dependencies.limits.message_bytes
         if size_bytes > limit:
             raise TooLarge(f"Draft too long: {size_bytes:,} bytes (limit {limit:,}).")
-        await self._lists.save_draft(chat_id, await self._get_user_id(), text, request=self._request)
+        save = partial(self._lists.save_draft, chat_id, await self._get_user_id(), text)
+        await perform_once(self._request, save, describe_nothing, NoneType)
 
     async def export_chat(self, chat_id: str, format: ExportFormat = "json") -> bytes:
         user_id = await self._get_user_id()
@@ -121,10 +126,8 @@ class LocalLists:
 
     async def import_chat(self, content: bytes) -> CreatedChat:
         file = self._check_file(parse_file(content))
-        stored = await self._lists.import_chat(
-            file, owner_id=await self._get_user_id(), request=self._request, answer=store_answer(describe_copy)
-        )
-        return msgspec.json.decode(stored.body, type=CreatedChat)
+        write = partial(self._lists.import_chat, file, owner_id=await self._get_user_id())
+        return await perform_once(self._request, write, describe_copy, CreatedChat)
 
     def _check_file(self, file: ChatFile) -> ChatFile:
         """The file, reduced to a chat that could have been made here: users can write such a file themselves.

@@ -32,6 +32,14 @@ class StoredResponse(NamedTuple):
     body: bytes
 
 
+class RequestRepeated(Exception):
+    """The request was made before: nothing is done again, and `response` is what it got."""
+
+    def __init__(self, response: StoredResponse) -> None:
+        super().__init__("The request was made before.")
+        self.response = response
+
+
 _CLAIM: Final = """
 INSERT INTO idempotency_keys (user_id, key, route, body_hash, status, body, expires_at)
 VALUES ($1, $2, $3, $4, 0, $5, $6) ON CONFLICT (user_id, key) DO NOTHING

@@ -13,7 +13,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from indelible.content import ToolResult, decode_part, encode
+from indelible.content import ToolResult, encode
 from indelible.store.commands.apply.files import use_result_files
 from indelible.store.database.transaction import Transaction
 
@@ -25,10 +25,6 @@ _START: Final = """
 INSERT INTO tool_runs (chat_id, turn_id, step, call_index, attempt_id, call_id, name, arguments, state,
     idempotency_key, started_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'started', $9, $10) ON CONFLICT DO NOTHING
-"""
-_RUNS: Final = """
-SELECT turn_id, step, call_index, call_id, name, arguments, idempotency_key, result FROM tool_runs
-WHERE chat_id = $1 AND turn_id = $2 ORDER BY step, call_index
 """
 
 
@@ -55,17 +51,6 @@ class RunSettled(NamedTuple):
 RunChange = RunStarted | RunSettled
 
 
-class LedgerEntry(NamedTuple):
-    """One call in the ledger. Without a result its effect is unknown."""
-
-    key: RunKey
-    call_id: str
-    name: str
-    arguments: str
-    idempotency_key: str
-    result: ToolResult | None
-
-
 async def write_change(transaction: Transaction, chat_id: str, change: RunChange, at: datetime) -> None:
     """Record a change. Repeating it changes nothing: the response to its commit may have been lost."""
     if isinstance(change, RunSettled):
@@ -76,24 +61,3 @@ async def write_change(transaction: Transaction, chat_id: str, change: RunChange
     arguments = change.arguments.encode("utf-8", "replace")
     started = (change.attempt_id, change.call_id, change.name, arguments, change.idempotency_key, at)
     await transaction.run(_START, chat_id, *change.key, *started)
-
-
-async def load_runs(transaction: Transaction, chat_id: str, turn_id: str) -> list[LedgerEntry]:
-    """Every call of a turn that ever started, in order."""
-    return [
-        LedgerEntry(
-            key=RunKey(row["turn_id"], row["step"], row["call_index"]),
-            call_id=row["call_id"],
-            name=row["name"],
-            arguments=row["arguments"].decode(),
-            idempotency_key=row["idempotency_key"],
-            result=None if row["result"] is None else _decode_result(row["result"]),
-        )
-        for row in await transaction.all(_RUNS, chat_id, turn_id)
-    ]
-
-
-def _decode_result(data: bytes) -> ToolResult:
-    result = decode_part(data)
-    assert isinstance(result, ToolResult)
-    return result

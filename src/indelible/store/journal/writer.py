@@ -91,7 +91,8 @@ class JournalWriter:
             self._journal.enqueue(self, is_urgent=not self.accepted)
         self._parts.append(part)
         self.accepted += 1
-        size_bytes = _PART_OVERHEAD_BYTES + len(getattr(part, "delta", ""))
+        delta = getattr(part, "delta", None)
+        size_bytes = _PART_OVERHEAD_BYTES + len(encode(part) if delta is None else delta)
         self._waiting_bytes += size_bytes
         return self._journal.note_accepted(size_bytes)
 

@@ -6,16 +6,15 @@ the test of each sentence).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Protocol
 
-from indelible.store.commands.idempotency import Request, StoredResponse
 from indelible.store.lists.marks import ChatExtras, Draft
 from indelible.store.lists.search import SearchCursor, SearchPage
 from indelible.store.lists.transfer import ChatFile
 from indelible.store.lists.usage import UsageDay
-from indelible.store.protocol import Outcome
+from indelible.store.protocol import Once, Outcome
 from indelible.store.queries.listing import ALL_CHATS, ChatFilter, ChatSummary
 
 
@@ -62,8 +61,8 @@ class ListStore(Protocol):
         """
 
     async def mark_read(
-        self, chat_id: str, user_id: str, seq: int | None = None, *, request: Request | None = None
-    ) -> None:
+        self, chat_id: str, user_id: str, seq: int | None = None, *, once: Once | None = None
+    ) -> Outcome:
         """Mark a chat as read up to event `seq`; None: all of it.
 
         * A mark only moves forward. A message of the user's own moves it too.
@@ -76,7 +75,7 @@ class ListStore(Protocol):
     async def draft(self, chat_id: str, user_id: str) -> Draft:
         """What the user has typed in a chat; with `new` instead of an id, for the next chat."""
 
-    async def save_draft(self, chat_id: str, user_id: str, text: str, *, request: Request | None = None) -> None:
+    async def save_draft(self, chat_id: str, user_id: str, text: str, *, once: Once | None = None) -> Outcome:
         """Replace the user's draft; an empty text deletes it.
 
         * It goes with its chat, and nobody else sees it.
@@ -92,14 +91,7 @@ class ListStore(Protocol):
     async def export_chat(self, chat_id: str) -> ChatFile:
         """The whole chat, every branch, of one moment."""
 
-    async def import_chat(
-        self,
-        file: ChatFile,
-        *,
-        owner_id: str,
-        request: Request | None = None,
-        answer: Callable[[Outcome], StoredResponse],
-    ) -> StoredResponse:
+    async def import_chat(self, file: ChatFile, *, owner_id: str, once: Once | None = None) -> Outcome:
         """Create a chat from an exported one: the same tree under new ids. It is idle.
 
         * All of it is written, or nothing. Exporting it again gives the same.

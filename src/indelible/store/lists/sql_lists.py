@@ -1,12 +1,12 @@
 """The `ListStore` on both databases (protocol.py says what each method promises): one transaction per method.
 
 It is part of the store (`store.lists`) and shares its database, its lease timeout and its notifications. A write that
-may be repeated takes the request with its idempotency key, as the store's commands do.
+may be repeated takes `once`, as the store's own writes do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import date, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from indelible.ids import new_id
-from indelible.store.commands.idempotency import Request, StoredResponse
-from indelible.store.database.transaction import Transaction, Work
+from indelible.store.database.transaction import Transaction
 from indelible.store.limits import check_payload
 from indelible.store.lists import indexing, marks, transfer
 from indelible.store.lists.marks import ChatExtras, Draft
@@ -24,14 +23,13 @@ from indelible.store.lists.search import SearchCursor, SearchPage, search_chats
 from indelible.store.lists.search_words import parse_query
 from indelible.store.lists.transfer import ChatFile
 from indelible.store.lists.usage import UsageDay, load_usage
-from indelible.store.protocol import Outcome
+from indelible.store.protocol import Once, Outcome
 from indelible.store.queries.listing import ALL_CHATS, ChatFilter, ChatSummary, load_owned, load_summary
 
 if TYPE_CHECKING:
     from indelible.store.sql_store import SqlStore
 
 _INDEXED_BEFORE_A_SEARCH: Final = 1000
-_NOTHING: Final = StoredResponse(204, b"null")
 _STALE: Final = """
     SELECT id FROM chats
     WHERE updated_at < $1 AND status IN ('idle', 'error') AND NOT archived AND NOT pinned
@@ -88,13 +86,13 @@ class SqlLists:
         return await self._database.read(lambda transaction: find_left(transaction, updated_before, limit), single=True)
 
     async def mark_read(
-        self, chat_id: str, user_id: str, seq: int | None = None, *, request: Request | None = None
-    ) -> None:
+        self, chat_id: str, user_id: str, seq: int | None = None, *, once: Once | None = None
+    ) -> Outcome:
         async def mark(transaction: Transaction) -> Outcome:
             has_changed = await marks.mark_read(transaction, chat_id, user_id, seq)
             return _make_outcome(chat_id, has_changed=has_changed)
 
-        await self._write(mark, request)
+        return await self._store.commit(mark, once=once)
 
     async def extras(self, chat_id: str, user_id: str) -> ChatExtras:
         return await self._database.read(
@@ -106,12 +104,12 @@ class SqlLists:
             lambda transaction: marks.load_draft(transaction, chat_id, user_id), single=True
         )
 
-    async def save_draft(self, chat_id: str, user_id: str, text: str, *, request: Request | None = None) -> None:
+    async def save_draft(self, chat_id: str, user_id: str, text: str, *, once: Once | None = None) -> Outcome:
         async def save(transaction: Transaction) -> Outcome:
             await marks.save_draft(transaction, chat_id, user_id, text)
             return _make_outcome(chat_id, has_changed=False)
 
-        await self._write(save, request)
+        return await self._store.commit(save, once=once)
 
     async def usage(self, user_id: str | None, *, since: date, until: date, name: str | None = None) -> list[UsageDay]:
         return await self._database.read(
@@ -124,30 +122,15 @@ class SqlLists:
 
         return await self._database.read(export)
 
-    async def import_chat(
-        self,
-        file: ChatFile,
-        *,
-        owner_id: str,
-        request: Request | None = None,
-        answer: Callable[[Outcome], StoredResponse],
-    ) -> StoredResponse:
+    async def import_chat(self, file: ChatFile, *, owner_id: str, once: Once | None = None) -> Outcome:
         check_payload(transfer.make_patch(file), self._store.limits)
         work = partial(self._import, file=file, new_chat_id=new_id("chat"), owner_id=owner_id)
-        if request is None:
-            return answer(await self._store.commit(work, slow=True))
-        return await self._store.commit_once(request, work, answer, slow=True)
+        return await self._store.commit(work, once=once, slow=True)
 
     async def _import(self, transaction: Transaction, *, new_chat_id: str, **given: Any) -> Outcome:
         outcome = await transfer.import_chat(transaction, new_chat_id=new_chat_id, **given)
         summary = await load_summary(transaction, new_chat_id, lease_timeout_s=self._store.lease_timeout_s)
         return replace(outcome, summary=summary)
-
-    async def _write(self, work: Work[Outcome], request: Request | None) -> None:
-        if request is None:
-            await self._store.commit(work)
-        else:
-            await self._store.commit_once(request, work, lambda _outcome: _NOTHING)
 
 
 def _make_outcome(chat_id: str, *, has_changed: bool) -> Outcome:

@@ -18,7 +18,7 @@ import msgspec
 
 from indelible.content import Block, Message, Part, ToolCall, decode_blocks, decode_parts
 from indelible.content.assemble import assemble
-from indelible.errors import ChatNotFound, NotFound
+from indelible.errors import ChatNotFound
 from indelible.ids import is_id
 from indelible.machine.events import ShownQueued
 from indelible.machine.states import IfBusy
@@ -186,21 +186,6 @@ async def load_status(transaction: Transaction, chat_id: str, *, lease_timeout_s
     if row is None:
         raise ChatNotFound
     return ChatStatus(owner_id=row["owner_id"], status=row["shown_status"], turn_id=row["turn_id"], seq=row["seq"])
-
-
-async def load_active_path(
-    transaction: Transaction, chat_id: str, *, before: str | None = None, limit: int | None = None
-) -> list[Message]:
-    """The active path, oldest first: all of it, or the last `limit` messages above the message `before`."""
-    if before is None:
-        row = await transaction.one("SELECT head_id AS id FROM chats WHERE id = $1", chat_id)
-    else:
-        row = await transaction.one(
-            "SELECT parent_id AS id FROM messages WHERE chat_id = $1 AND id = $2", chat_id, before
-        )
-    if row is None:
-        raise ChatNotFound if before is None else NotFound("Message not found in this chat.")
-    return await load_path(transaction, chat_id, row["id"], limit=limit)
 
 
 async def load_path(

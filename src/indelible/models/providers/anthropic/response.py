@@ -49,6 +49,7 @@ from indelible.content import (
     encode,
 )
 from indelible.content.assemble import PartAssembler
+from indelible.content.parts import MAX_TOKENS
 from indelible.content.unicode import clean_value
 from indelible.models.failures.classify import classify_response
 from indelible.models.http.http_model import WireRequest
@@ -75,7 +76,6 @@ _PLAIN_STOPS: Final = frozenset({"end_turn", "tool_use", "max_tokens"})
 """Stop reasons that add nothing to our own finish reason."""
 
 _COUNTERS: Final = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
-_MAX_COUNT: Final = 2**53
 _SHOWN_OF_CITATION: Final = frozenset({"url", "title", "document_title", "cited_text", "encrypted_index"})
 
 
@@ -307,7 +307,7 @@ class AnthropicReader:
         given = {name: usage.get(name) for name in _COUNTERS}
         given["thinking_tokens"] = _read_object(usage, "output_tokens_details").get("thinking_tokens")
         self._counts |= {
-            name: count for name, count in given.items() if type(count) is int and 0 <= count <= _MAX_COUNT
+            name: count for name, count in given.items() if type(count) is int and 0 <= count <= MAX_TOKENS
         }
 
     def _add_up_usage(self) -> Usage:

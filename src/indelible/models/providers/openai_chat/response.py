@@ -40,6 +40,7 @@ from indelible.content import (
     Usage,
     UsageUpdate,
 )
+from indelible.content.parts import MAX_TOKENS
 from indelible.errors import ModelFailed
 from indelible.models.failures.classify import classify_response
 from indelible.models.http.http_model import WireRequest
@@ -52,7 +53,6 @@ from indelible.models.providers.openai_chat.tool_calls import THOUGHTS, CallPiec
 
 _KEEP_ALIVE: Final = (KeepAlive(),)
 _DONE: Final = b"[DONE]"
-_MOST_TOKENS: Final = 2**53
 _UNFINISHED: Final = frozenset({"", "null", "none"})
 _ORDINARY: Final = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
 
@@ -390,6 +390,6 @@ def _count(counts: Any, *names: str) -> int:
     """The first of these that is present and a plausible number of tokens."""
     for name in names:
         count = _get(counts, name)
-        if isinstance(count, int | float) and 0 < count < _MOST_TOKENS:
+        if isinstance(count, int | float) and 0 < count <= MAX_TOKENS:
             return int(count)
     return 0

@@ -37,6 +37,7 @@ from indelible.content import (
     Usage,
     UsageUpdate,
 )
+from indelible.content.parts import MAX_TOKENS
 from indelible.errors import ModelFailed
 from indelible.models.failures.classify import classify_response
 from indelible.models.http.http_model import WireRequest
@@ -473,7 +474,7 @@ def _fail(response: Item) -> ModelFailed:
 
 def _get_count(counts: object, name: str) -> int:
     value = counts.get(name) if isinstance(counts, dict) else None
-    return value if isinstance(value, int) and value > 0 else 0
+    return value if isinstance(value, int) and 0 < value <= MAX_TOKENS else 0
 
 
 def _is_answer(item: Item) -> bool:

@@ -45,6 +45,8 @@ export class FeedHub {
     /** @type {Stream | null} */ this.stream = null;
     /** @type {(() => void) | null} */ this.giveSlot = null;
     /** @type {any} */ this.mismatch = null;
+    /** @type {{connection: "live" | "reconnecting", retryAt?: number}} */ this.reported = { connection: "live" }; // by this tab's stream
+    this.isShared = false; // a follower: the leader's connection is live, and this tab has said so
     this.since = 0;
     const openChannel = options.openChannel ?? ((name) => new BroadcastChannel(name));
     this.channel = openChannel(`indelible:feed:${options.chatId}`);
@@ -124,7 +126,8 @@ export class FeedHub {
     this.stream = new Stream({
       open: options.open, check: options.check, kinds: KINDS, cursor: this.cursor,
       onState: (state, retryAt) => {
-        this.channel.postMessage({ connection: state, retryAt });
+        this.reported = { connection: state, retryAt };
+        this.channel.postMessage(this.reported);
         options.onState(state, retryAt);
       },
       onEvent: (kind, data, cursor) => {
@@ -161,20 +164,20 @@ export class FeedHub {
   /** @param {any} message */
   #receive(message) {
     if (message.join) {
-      if (this.leads && this.isReady) {
-        this.channel.postMessage({ to: message.join, state: this.options.readState(), cursor: this.cursor });
-      }
+      if (!this.leads) return;
+      this.channel.postMessage({ to: message.join, state: this.isReady ? this.options.readState() : null, cursor: this.cursor, ...this.reported });
     } else if (message.resync) {
       if (this.leads) this.resync();
     } else if (this.leads) {
       return; // the last words of the leader before this one: the server has them, too
-    } else if (message.connection) {
-      if (this.isReady) this.options.onState(message.connection === "live" ? "shared" : message.connection, message.retryAt);
-    } else if (message.state) {
+    } else if (message.to) {
       if (message.to !== this.tab) return;
-      this.#follow("snapshot", message.state, message.cursor);
+      if (message.state) this.#follow("snapshot", message.state, message.cursor, message);
+      else this.#noteConnection(message);
+    } else if (message.connection) {
+      this.#noteConnection(message);
     } else if (message.kind === "snapshot" || (this.isReady && message.before === this.cursor)) {
-      this.#follow(message.kind, message.data, message.cursor);
+      this.#follow(message.kind, message.data, message.cursor, { connection: "live" });
     } else {
       this.mismatch ??= setTimeout(() => {
         this.mismatch = null;
@@ -183,13 +186,21 @@ export class FeedHub {
     }
   }
 
-  /** @param {string} kind @param {any} data @param {string | null} cursor */
-  #follow(kind, data, cursor) {
+  /** What the leader's connection is. @param {{connection: "live" | "reconnecting", retryAt?: number}} reported */
+  #noteConnection({ connection, retryAt }) {
+    const isLive = connection === "live";
+    if (isLive && (!this.isReady || this.isShared)) return; // until there is something to show, this tab is connecting
+    this.isShared = isLive;
+    this.options.onState(isLive ? "shared" : connection, retryAt);
+  }
+
+  /** @param {string} kind @param {any} data @param {string | null} cursor @param {any} reported */
+  #follow(kind, data, cursor, reported) {
     clearTimeout(this.mismatch);
     this.mismatch = null;
     this.cursor = cursor;
     this.isReady = true;
-    this.options.onState("shared");
+    this.#noteConnection(reported);
     this.options.onEvent(kind, data);
   }
 }

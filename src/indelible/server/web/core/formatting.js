@@ -4,9 +4,10 @@
 export function duration(ms) {
   if (ms < 950) return `${Math.max(0.1, Math.round(ms / 100) / 10)} s`;
   if (ms < 9_950) return `${(ms / 1000).toFixed(1).replace(/\.0$/, "")} s`;
-  if (ms < 60_000) return `${Math.round(ms / 1000)} s`;
-  const minutes = Math.floor(ms / 60_000);
-  return minutes < 60 ? `${minutes} min ${Math.round((ms % 60_000) / 1000)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  const seconds = Math.round(ms / 1000);
+  if (seconds < 60) return `${seconds} s`;
+  const minutes = Math.floor(seconds / 60);
+  return minutes < 60 ? `${minutes} min ${seconds % 60} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
 /** @param {string | null | undefined} from @param {string | null | undefined} to */

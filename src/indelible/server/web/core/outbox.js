@@ -28,6 +28,7 @@ const AWAY = "the server is unreachable. It will be sent when it is back.";
  * @property {number} at
  * @property {"sending" | "waiting" | "refused"} state
  * @property {string} [error]
+ * @property {boolean} [isUnknown]  the server has failed: it may have stored the message
  * @property {string | null} user  who wrote it: nobody else sees or sends it; null: not known yet
  */
 
@@ -124,7 +125,12 @@ export class Outbox {
   retry(key) {
     const entry = this.entries.get(key);
     if (!entry) return;
-    // A refused message may be sent again with another text: it needs a key of its own.
+    if (entry.isUnknown) { // under its key, or it might be stored twice
+      this.#save(Object.assign(entry, { state: "sending" }));
+      this.onChange();
+      return void this.flush();
+    }
+    // The server may repeat its refusal to the same key.
     this.remove(key);
     this.add(entry.chat, entry.text, entry.body, entry.at); // before what was written after it
   }
@@ -185,6 +191,7 @@ export class Outbox {
         const status = /** @type {any} */ (error).status;
         const isAway = isLost(error) || status === 401 || status === 429;
         entry.state = isAway ? "waiting" : "refused";
+        entry.isUnknown = status >= 500;
         entry.error = isAway
           ? AWAY
           : /** @type {Error} */ (error).message;

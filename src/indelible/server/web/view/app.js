@@ -5,6 +5,7 @@ import { Controller } from "./controller.js";
 import { Dialogs } from "./dialogs.js";
 import { Header } from "./header.js";
 import { html, render } from "./html.js";
+import { Toasts } from "./modal.js";
 import { SessionBar } from "./session.js";
 import { Sidebar } from "./sidebar.js";
 import { ThreadView } from "./thread.js";
@@ -23,8 +24,7 @@ function App() {
       <${ThreadView} c=${c} />
       ${!isShared && html`<${SessionBar} c=${c} /><${Composer} c=${c} />`}
     </main>
-    <div class="toasts" aria-live="polite">${c.toasts.map((toast) => html`<div key=${toast.id} class="toast"><span>${toast.text}</span>
-      ${toast.undo && html`<button type="button" class="link" onClick=${() => { toast.undo?.(); c.closeToast(toast.id); }}>Undo</button>`}</div>`)}</div>
+    ${!c.dialog && html`<${Toasts} c=${c} />`}
     <div class="hidden" aria-live="polite" id="announcement">${c.announcement}</div>
     <${Dialogs} c=${c} />
   </div>`;
@@ -42,6 +42,7 @@ function onKey(event) {
   const target = /** @type {HTMLElement} */ (event.target);
   const isField = target.matches("input, textarea, select");
   const command = event.ctrlKey || event.metaKey;
+  if (event.key === "Escape" && (event.isComposing || (target.matches('input[type="search"]') && c.list.query))) return; // ends a composition, or clears the search
   if (event.key === "Escape" && !c.dialog) {
     if (c.isListOpen && isDrawer()) closeList();
     else c.stop();
@@ -53,7 +54,8 @@ function onKey(event) {
     c.go(null);
   } else if (command && event.shiftKey && event.key.toLowerCase() === "s") {
     event.preventDefault();
-    c.isListOpen = !c.isListOpen;
+    if (isDrawer()) c.isListOpen = !c.isListOpen;
+    else /** @type {HTMLElement | null} */ (document.querySelector("#chats input"))?.focus();
     c.changed();
   } else if (command && event.shiftKey && event.key.toLowerCase() === "l") {
     event.preventDefault();
@@ -64,9 +66,9 @@ function onKey(event) {
   } else if (event.key === "Tab" && c.isListOpen && isDrawer()) keepInList(event);
 }
 
-/** Whether the chats cover the page (css/layout.css). */
+/** Whether the chats cover the page when they are shown (css/layout.css). */
 function isDrawer() {
-  return getComputedStyle(/** @type {Element} */ (document.getElementById("shade"))).display !== "none";
+  return matchMedia("(max-width: 44rem)").matches;
 }
 
 /** While the drawer of chats covers the page, Tab stays inside it. @param {KeyboardEvent} event */

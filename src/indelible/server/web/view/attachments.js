@@ -1,4 +1,5 @@
-// Files on their way into a message: each is uploaded at once, and the message names the stored ones.
+// Files on their way into a message: each is uploaded at once, and the message names the stored ones. Like a draft, they
+// belong to the chat in which they were attached. A file that could not be uploaded stays until it is, or is removed.
 
 import { isLost, newKey } from "../core/api.js";
 
@@ -6,15 +7,29 @@ export class Attachments {
   /** @param {import("./controller.js").Controller} controller */
   constructor(controller) {
     this.controller = controller;
-    /** @type {any[]} */ this.items = [];
+    /** @type {Map<string, any[]>} */ this.byChat = new Map();
   }
 
   get isAvailable() {
     return this.controller.has("POST /files");
   }
 
+  /** @returns {any[]} */
+  get items() {
+    return this.byChat.get(this.controller.draftName) ?? [];
+  }
+
+  set items(items) {
+    this.byChat.set(this.controller.draftName, items);
+  }
+
   get isUploading() {
     return this.items.some(({ state }) => state === "uploading");
+  }
+
+  /** One that is not stored: the message must not go without it. */
+  get failed() {
+    return this.items.find(({ state }) => state === "failed");
   }
 
   /** The blocks of those that are stored. */
@@ -26,20 +41,30 @@ export class Attachments {
     this.items = [];
   }
 
+  /** The chat in which they were attached has been created. @param {string} chat */
+  move(chat) {
+    const { items } = this;
+    this.clear();
+    this.byChat.set(chat, items);
+  }
+
   /** @param {Iterable<File>} files */
   add(files) {
     if (!this.isAvailable) return;
     for (const file of files) {
-      const entry = { key: newKey(), name: file.name, size: file.size, media_type: file.type, state: "uploading", id: null, error: "" };
+      const entry = { key: newKey(), name: file.name, size: file.size, media_type: file.type, state: "uploading", id: null, error: "", file };
       this.items = [...this.items, entry];
-      void this.controller.api.uploadFile(file).then(
-        (stored) => Object.assign(entry, stored, { state: "ready" }),
-        (error) => Object.assign(entry, { state: "failed", error: isLost(error) ? "The server is unreachable." : error.message }),
-      ).finally(() => {
-        this.items = [...this.items];
-        this.controller.changed();
-      });
+      this.upload(entry);
     }
+  }
+
+  /** @param {any} entry */
+  upload(entry) {
+    Object.assign(entry, { state: "uploading", error: "" });
+    void this.controller.api.uploadFile(entry.file).then(
+      (stored) => Object.assign(entry, stored, { state: "ready", file: null }),
+      (error) => Object.assign(entry, { state: "failed", error: isLost(error) ? "The server is unreachable." : error.message }),
+    ).finally(() => this.controller.changed());
     this.controller.changed();
   }
 

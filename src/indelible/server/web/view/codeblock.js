@@ -115,7 +115,7 @@ export const CopyButton = memo(({ text, label }) => {
     setCopied(true);
     setTimeout(() => setCopied(false), 1500);
   };
-  return html`<button type="button" class="quiet small" onClick=${copy} aria-label=${label} title=${label}>
+  return html`<button type="button" class="quiet small" onClick=${copy} aria-label=${isCopied ? "Copied" : label} title=${isCopied ? "Copied" : label}>
     ${icon(isCopied ? "check" : "copy")}
   </button>`;
 });

@@ -4,10 +4,8 @@ import { size } from "../core/formatting.js";
 import { html, useLayoutEffect, useRef } from "./html.js";
 import { icon } from "./icons.js";
 import { Menu } from "./menu.js";
+import { isPhone } from "./preferences.js";
 import { Queue } from "./queue.js";
-
-const coarse = matchMedia("(pointer: coarse)");
-const isPhone = () => coarse.matches && innerWidth < 700;
 
 /** @param {{c: import("./controller.js").Controller}} props */
 export function Composer({ c }) {
@@ -23,15 +21,12 @@ export function Composer({ c }) {
     area.style.height = "auto";
     area.style.height = `${Math.min(area.scrollHeight, innerHeight * 0.4)}px`;
   }, [c.draft]);
-  useLayoutEffect(() => { if (!isPhone()) field.current?.focus(); }, [c.place]);
+  useLayoutEffect(() => { if (!isPhone()) field.current?.focus(); }, [c.arrivals]);
 
   const key = (/** @type {KeyboardEvent} */ event) => {
-    if (event.key !== "Enter" || event.isComposing) return;
-    const byKey = event.ctrlKey || event.metaKey;
-    const sends = byKey || (c.preferences.sendKey === "enter" && !event.shiftKey && !isPhone());
-    if (!sends) return;
+    if (!c.preferences.sends(event)) return;
     event.preventDefault();
-    c.send(byKey && chat?.busy ? "steer" : "queue");
+    c.send((event.ctrlKey || event.metaKey) && chat?.busy ? "steer" : "queue");
   };
   const attach = (/** @type {any} */ event, /** @type {FileList | undefined} */ files) => {
     if (!files?.length || !canAttach) return;
@@ -45,6 +40,7 @@ export function Composer({ c }) {
     <div class="box">
       ${c.files.items.length > 0 && html`<ul class="files" aria-label="Attachments">${c.files.items.map((file) => html`<li key=${file.key} class=${file.state}>
         ${icon("file")}<span dir="auto">${file.name}</span><small>${file.state === "uploading" ? "Uploading…" : file.state === "failed" ? file.error : size(file.size)}</small>
+        ${file.state === "failed" && html`<button type="button" class="link" onClick=${() => c.files.upload(file)}>Retry</button>`}
         <button type="button" class="quiet small" aria-label=${`Remove ${file.name}`} onClick=${() => c.files.remove(file.key)}>${icon("close")}</button></li>`)}</ul>`}
       <textarea id="message" ref=${field} rows="1" placeholder=${c.isReadOnly ? "This chat is read-only." : "Message Indelible…"} aria-label="Message" value=${c.draft} dir="auto"
         disabled=${c.isReadOnly} enterkeyhint=${isPhone() ? "enter" : "send"} onKeyDown=${key} onInput=${(/** @type {any} */ { target }) => c.type(target.value)}

@@ -13,7 +13,8 @@ import { Attachments } from "./attachments.js";
 import { ChatActions, UNDO_MS } from "./chatactions.js";
 import { ChatList } from "./chatlist.js";
 import { EarlierMessages } from "./earlier.js";
-import { Preferences } from "./preferences.js";
+import { MessageActions } from "./messageactions.js";
+import { isPhone, Preferences } from "./preferences.js";
 import { Session, USER } from "./session.js";
 
 const ROOT = new URL("../../", import.meta.url);
@@ -36,7 +37,6 @@ export class Controller {
     /** @type {{state: string, retryAt?: number}} */ this.connection = { state: "connecting" };
     /** @type {string | null} */ this.problem = null;
     /** @type {any} */ this.dialog = null;
-    /** @type {{key: string, text?: string} | null} */ this.editing = null;
     /** @type {{id: number, text: string, undo?: () => void}[]} */ this.toasts = [];
     this.isListOpen = false;
     this.announcement = "";
@@ -45,6 +45,7 @@ export class Controller {
     /** @type {Map<string, string>} */ this.pairs = new Map(); // outbox entry -> message or queued message
     this.files = new Attachments(this);
     this.chats = new ChatActions(this);
+    this.messages = new MessageActions(this);
     /** @type {any} */ this.newChat = {}; // model and system prompt of a chat that does not exist yet
     this.earlier = new EarlierMessages(this);
     /** @type {(() => void) | null} */ this.onDraw = null;
@@ -52,6 +53,7 @@ export class Controller {
     this.isGrowthOnly = true;
     /** @type {number | null} */ this.frame = null;
     this.draft = "";
+    this.arrivals = 0; // how often the user has gone to a chat: the focus then goes to the message field
     const storage = localStorage;
     const user = storage.getItem(USER); // of the last visit, until the server has said who it is
     this.outbox = new Outbox({
@@ -195,7 +197,13 @@ export class Controller {
     if (this.sharedKey) return void (this.chat ?? this.#open(null));
     const found = /^#(\w+)(?:\/(\w+))?$/.exec(location.hash);
     if (found && found[1] === this.chat?.id) void this.earlier.show(found[2] ?? null);
-    else this.#open(found?.[1] ?? null, found?.[2] ?? null);
+    else {
+      const field = document.getElementById("message");
+      // At once: a frame later the user may type elsewhere. While a dialog is open, nothing below it can have the focus.
+      if (!field || document.querySelector("dialog[open]")) this.arrivals += 1;
+      else if (!isPhone()) field.focus();
+      this.#open(found?.[1] ?? null, found?.[2] ?? null);
+    }
   }
 
   /** @param {string | null} id @param {string | null} [messageId] */
@@ -214,20 +222,17 @@ export class Controller {
       this.drafts.clear("new");
       this.drafts.set(id, this.draft);
     }
+    if (id && known?.startsWith("new:")) this.files.move(id);
     this.hub?.close();
     this.hub = null;
     this.place = id ?? `new:${newKey()}`;
     this.chat = id || this.sharedKey ? new ChatState(id ?? "shared") : null;
     this.thread = new Thread();
     this.problem = null;
-    this.editing = null;
     this.earlier.isBroken = false;
     this.target = target;
     this.connection = { state: this.chat ? "connecting" : "live" };
-    if (!known) {
-      this.files.clear();
-      this.newChat = {};
-    }
+    if (!known) this.newChat = {};
     if (this.chat) this.#connect(this.chat);
     void this.#loadDraft();
     this.#writeTitle();
@@ -268,7 +273,7 @@ export class Controller {
 
   /** @param {string} state @param {number} [retryAt] */
   #noteConnection(state, retryAt) {
-    if (this.connection.state === "reconnecting" && state === "live") this.comeBack();
+    if (this.connection.state === "reconnecting" && state !== "reconnecting") this.comeBack();
     this.connection = { state, retryAt };
     this.changed();
   }
@@ -303,6 +308,7 @@ export class Controller {
       if (!this.sharedKey) this.list.note(chat, { isRead: !document.hidden });
       this.#writeTitle();
     }
+    if (chat.busy && !wasBusy) this.announcement = ""; // or the end of the next reply, in the same words, would not be read out
     if (kind === "status" && wasBusy && !chat.busy) this.#noteEnd(chat, data);
     this.changed();
   }
@@ -346,12 +352,16 @@ export class Controller {
 
   // --- writing ---
 
+  /** What is typed and attached belongs to this chat, or to the next new one. */
+  get draftName() {
+    return this.place.startsWith("new:") ? "new" : this.place;
+  }
+
   async #loadDraft() {
-    const { place } = this;
-    const name = place.startsWith("new:") ? "new" : place;
-    this.draft = this.drafts.get(name);
+    const { place, draftName } = this;
+    this.draft = this.drafts.get(draftName);
     this.changed();
-    const found = await this.drafts.fetch(name);
+    const found = await this.drafts.fetch(draftName);
     if (this.place === place && !this.draft && found) {
       this.draft = found;
       this.changed();
@@ -361,7 +371,7 @@ export class Controller {
   /** @param {string} text */
   type(text) {
     this.draft = text;
-    this.drafts.set(this.place.startsWith("new:") ? "new" : this.place, text);
+    this.drafts.set(this.draftName, text);
     this.changed();
   }
 
@@ -369,8 +379,9 @@ export class Controller {
   send(ifBusy = "queue") {
     const text = this.draft.trim();
     const files = this.files.blocks;
-    if ((!text && !files.length) || this.isReadOnly) return;
+    if ((!text && !this.files.items.length) || this.isReadOnly) return;
     if (this.files.isUploading) return this.toast("Wait for the upload to finish.");
+    if (this.files.failed) return this.toast(`${this.files.failed.name} is not uploaded. Retry or remove it.`);
     const content = files.length ? [...(text ? [{ type: "text", text }] : []), ...files] : null;
     const { place } = this;
     const busy = this.chat?.busy && ifBusy !== "queue" ? { if_busy: ifBusy } : {};
@@ -462,34 +473,5 @@ export class Controller {
   show(dialog) {
     this.dialog = dialog;
     this.changed();
-  }
-
-  // --- messages ---
-
-  /** @param {any} message @param {string} text */
-  async edit(message, text) {
-    const { chat, editing } = this;
-    this.editing = null;
-    this.changed();
-    if (!chat || !text.trim()) return;
-    const kept = message.blocks.filter((/** @type {any} */ { type }) => type === "file");
-    const body = kept.length ? { content: [{ type: "text", text }, ...kept] } : { text };
-    const done = await this.attempt(() => this.api.editMessage(chat.id, message.id, body));
-    if (done || this.chat !== chat || this.editing || !editing) return;
-    this.editing = { key: editing.key, text }; // what was written stays
-    this.changed();
-  }
-
-  /** @param {any} item @param {string} [model] */
-  regenerate(item, model) {
-    const { chat } = this;
-    const first = item.messages.find((/** @type {any} */ { role }) => role === "assistant" || role === "user");
-    if (chat && first) void this.attempt(() => this.api.regenerate(chat.id, first.id, model));
-  }
-
-  /** @param {string} messageId */
-  switchBranch(messageId) {
-    const { chat } = this;
-    if (chat) void this.attempt(() => this.api.switchBranch(chat.id, messageId));
   }
 }

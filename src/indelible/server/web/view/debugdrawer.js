@@ -27,18 +27,20 @@ function byTurn(attempts) {
 /** @param {{c: import("./controller.js").Controller, chat: any, item?: any}} props */
 export function DebugDrawer({ c, chat, item }) {
   const [attempts, setAttempts] = useState(/** @type {any[] | null} */ (null));
+  const [isBroken, setBroken] = useState(false);
   const [runs, setRuns] = useState(/** @type {any[]} */ ([]));
   const load = () => void c.attempt(async () => {
     setAttempts((await c.api.listAttempts(chat.id)).items);
     setRuns((await c.api.listRuns(chat.id)).items);
-  });
+    return true;
+  }).then((done) => setBroken(!done));
   useEffect(load, []);
   const started = item?.messages.find((/** @type {any} */ one) => one.timings)?.timings?.started_at;
   const own = started && attempts?.find((attempt) => attempt.started_at === started || (attempt.started_at <= started && (attempt.ended_at ?? "9") >= started))?.turn_id;
   const turns = byTurn((attempts ?? []).filter((attempt) => !own || attempt.turn_id === own));
   return html`<${Modal} c=${c} label="Attempts and requests" className="drawer">
     <p class="faint">${own ? "Every try at this reply, in order." : "Every try at every reply of this chat, newest reply first."} <button type="button" class="link" onClick=${load}>Refresh</button></p>
-    ${attempts === null && html`<p>Loading…</p>`}
+    ${attempts === null && html`<p>${isBroken ? "The attempts could not be loaded." : "Loading…"}</p>`}
     ${turns.map(([turn, tries]) => html`<${Turn} key=${turn} c=${c} chat=${chat} tries=${tries} runs=${runs.filter((run) => run.turn_id === turn)} />`)}
     ${attempts?.length === 0 && html`<p>No attempts yet.</p>`}
   </${Modal}>`;

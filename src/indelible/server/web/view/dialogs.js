@@ -7,13 +7,13 @@ import { Modal } from "./modal.js";
 import { Palette } from "./palette.js";
 import { LogIn } from "./session.js";
 
-/** @param {{c: import("./controller.js").Controller, chat: any}} props */
-function Rename({ c, chat }) {
-  const [title, setTitle] = useState(chat.title ?? "");
-  const save = (/** @type {Event} */ event) => {
+/** @param {{c: import("./controller.js").Controller, chat: any, typed?: string}} props */
+function Rename({ c, chat, typed }) {
+  const [title, setTitle] = useState(typed ?? chat.title ?? "");
+  const save = async (/** @type {Event} */ event) => {
     event.preventDefault();
     c.show(null);
-    void c.chats.update(chat.id, { title: title.trim() || null });
+    if (!(await c.chats.update(chat.id, { title: title.trim() || null })) && !c.dialog) c.show({ kind: "rename", chat, typed: title }); // what was written stays
   };
   return html`<${Modal} c=${c} label="Rename chat"><form onSubmit=${save}>
     <input aria-label="Title" value=${title} autofocus maxlength="200" onInput=${(/** @type {any} */ { target }) => setTitle(target.value)} />
@@ -21,17 +21,18 @@ function Rename({ c, chat }) {
   </form></${Modal}>`;
 }
 
-/** @param {{c: import("./controller.js").Controller, chat: any}} props */
-function SystemPrompt({ c, chat }) {
-  const [text, setText] = useState(/** @type {string | null} */ (chat ? null : (c.newChat.system ?? "")));
+/** @param {{c: import("./controller.js").Controller, chat: any, typed?: string | null}} props */
+function SystemPrompt({ c, chat, typed = null }) {
+  const [text, setText] = useState(/** @type {string | null} */ (chat ? typed : (c.newChat.system ?? "")));
   useEffect(() => {
-    if (chat) void c.attempt(async () => setText((await c.api.getChat(chat.id)).system ?? "")); // unknown: it cannot be saved
+    if (chat && typed === null) void c.attempt(async () => setText((await c.api.getChat(chat.id)).system ?? "")); // unknown: it cannot be saved
   }, []);
-  const save = (/** @type {Event} */ event) => {
+  const save = async (/** @type {Event} */ event) => {
     event.preventDefault();
     c.show(null);
-    if (chat) void c.chats.update(chat.id, { system: text?.trim() || null }).then((done) => done && c.toast("System prompt saved. It applies from the next reply on."));
-    else c.newChat = { ...c.newChat, system: text?.trim() };
+    if (!chat) c.newChat = { ...c.newChat, system: text?.trim() };
+    else if (await c.chats.update(chat.id, { system: text?.trim() || null })) c.toast("System prompt saved. It applies from the next reply on.");
+    else if (!c.dialog) c.show({ kind: "system", chat, typed: text }); // what was written stays
   };
   return html`<${Modal} c=${c} label="System prompt"><form onSubmit=${save}>
     <p class="faint">Instructions that the model gets before the conversation.</p>
@@ -85,7 +86,7 @@ function Settings({ c }) {
 
 const KEYS = [
   ["Enter", "Send (a new line on a phone)"], ["Shift+Enter", "New line"], ["Ctrl+Enter", "Send; during a reply: steer it"], ["Esc", "Stop the reply, close a dialog"],
-  ["Ctrl+K", "Command palette, search"], ["Ctrl+Shift+O", "New chat"], ["Ctrl+Shift+S", "Show or hide the chats"], ["Ctrl+Shift+L", "Focus the message field"], ["?", "This help, outside a field"],
+  ["Ctrl+K", "Command palette, search"], ["Ctrl+Shift+O", "New chat"], ["Ctrl+Shift+S", "Search the chats"], ["Ctrl+Shift+L", "Focus the message field"], ["?", "This help, outside a field"],
 ];
 
 /** @param {{c: import("./controller.js").Controller}} props */

@@ -61,7 +61,7 @@ function Versions({ c, item, busy }) {
   const at = siblings.indexOf(messages[0]?.id);
   if (siblings.length < 2 || at < 0) return null;
   const isBusy = busy || c.isReadOnly;
-  const go = (/** @type {number} */ step) => c.switchBranch(siblings[at + step]);
+  const go = (/** @type {number} */ step) => c.messages.switchBranch(siblings[at + step]);
   return html`<span class="versions">
     <button type="button" class="quiet small" aria-label="Previous version" disabled=${at === 0 || isBusy} onClick=${() => go(-1)}>${icon("left")}</button>
     <span aria-label=${`Version ${at + 1} of ${siblings.length}`}>${at + 1}/${siblings.length}</span>
@@ -71,21 +71,23 @@ function Versions({ c, item, busy }) {
 
 /** @param {{c: any, item: any}} props */
 function Editor({ c, item }) {
-  const [text, setText] = useState(c.editing?.text ?? plainText(item.messages[0].blocks));
+  const [text, setText] = useState(c.messages.editing?.text ?? plainText(item.messages[0].blocks));
   const field = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
   useLayoutEffect(() => {
     field.current?.focus();
     field.current?.setSelectionRange(text.length, text.length);
   }, []);
-  const cancel = () => { c.editing = null; c.changed(); };
-  const save = () => c.edit(item.messages[0], text);
+  const end = () => document.getElementById("message")?.focus();
+  const cancel = () => { c.messages.editing = null; c.changed(); end(); };
+  const save = () => { void c.messages.edit(item.messages[0], text); end(); };
+  const type = (/** @type {string} */ typed) => { setText(typed); c.messages.editing = { id: item.messages[0].id, text: typed }; };
   const key = (/** @type {KeyboardEvent} */ event) => {
     if (event.key === "Escape") { event.stopPropagation(); cancel(); }
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); save(); }
+    if (c.preferences.sends(event)) { event.preventDefault(); save(); }
   };
   return html`<div class="editor">
-    <textarea ref=${field} aria-label="Edit message" rows=${Math.min(12, text.split("\n").length + 1)} value=${text} onKeyDown=${key}
-      onInput=${(/** @type {any} */ { target }) => setText(target.value)}></textarea>
+    <textarea ref=${field} aria-label="Edit message" rows=${Math.min(12, text.split("\n").length + 1)} value=${text} dir="auto" onKeyDown=${key}
+      onInput=${(/** @type {any} */ { target }) => type(target.value)}></textarea>
     <p class="hint">The old message and its replies are kept as another version.</p>
     <div class="buttons"><button type="button" onClick=${cancel}>Cancel</button><button type="button" class="primary" onClick=${save}>Save and send</button></div>
   </div>`;
@@ -118,7 +120,7 @@ const User = memo(({ c, item, isEditing, isBusy, canWrite }) => {
       <span class="facts">${clockTime(message.created_at)}</span>
       <${CopyButton} text=${text} label="Copy message" />
       ${canWrite && html`<button type="button" class="quiet small" aria-label="Edit message" title="Edit message" disabled=${isBusy}
-        onClick=${() => { c.editing = { key: item.key }; c.changed(); }}>${icon("edit")}</button>`}
+        onClick=${() => { c.messages.editing = { id: message.id }; c.changed(); }}>${icon("edit")}</button>`}
     </div>`}
   </li>`;
 });
@@ -136,7 +138,7 @@ const Reply = memo(({ c, item, isLast, isBusy, canWrite, models, status }) => {
   const isEmpty = !blocks.some((/** @type {any} */ { type, text }) => type !== "text" || text);
   const first = messages[0]?.id;
   const state = `assistant${live ? " live" : ""}${cut ? ` cut ${reason ?? ""}` : ""}`;
-  const others = models.map((/** @type {any} */ { id }) => ({ text: id, act: () => c.regenerate(item, id) }));
+  const others = models.map((/** @type {any} */ { id }) => ({ text: id, act: () => c.messages.regenerate(item, id) }));
   return html`<li role="listitem" class=${state} id=${first && `m-${first}`} aria-label="Indelible" aria-busy=${live ? "true" : undefined}>
     <div class="body">
       ${blocks.map((/** @type {any} */ block) => html`<${Block} key=${block.key} c=${c} block=${block} live=${live} since=${item.startedAt} />`)}
@@ -147,7 +149,7 @@ const Reply = memo(({ c, item, isLast, isBusy, canWrite, models, status }) => {
       ${canWrite && cut && isLast && !isBusy && status !== "error" && html`<button type="button" class="small" onClick=${() => c.attempt(() => c.api.continueReply(c.chat.id))}>Continue</button>`}
       <${CopyButton} text=${() => copyText(item)} label="Copy reply" />
       ${canWrite && html`
-        <button type="button" class="quiet small" aria-label="Regenerate" title="Regenerate" disabled=${isBusy} onClick=${() => c.regenerate(item)}>${icon("redo")}</button>
+        <button type="button" class="quiet small" aria-label="Regenerate" title="Regenerate" disabled=${isBusy} onClick=${() => c.messages.regenerate(item)}>${icon("redo")}</button>
         <button type="button" class="quiet small" aria-label="Fork from here" title="Fork from here" onClick=${() => c.chats.fork(item)}>${icon("fork")}</button>
         <${Menu} label="More reply actions" className="quiet small" button=${icon("more")} entries=${[
           { text: "Attempts and requests", icon: icon("debug"), act: () => c.show({ kind: "debug", chat: c.chat, item }) },

@@ -1,4 +1,5 @@
-// A <dialog> over the page: Escape closes it and the focus returns to where it was.
+// A <dialog> over the page: Escape closes it and the focus returns to where it was. Toasts are then inside it, because
+// nothing below a dialog can be read out or clicked.
 
 import { html, useLayoutEffect, useRef } from "./html.js";
 import { icon } from "./icons.js";
@@ -18,5 +19,12 @@ export function Modal({ c, label, className = "", children }) {
       <header><h2>${label}</h2><button type="button" class="quiet" aria-label="Close" onClick=${close}>${icon("close")}</button></header>
       ${children}
     </div>
+    <${Toasts} c=${c} />
   </dialog>`;
+}
+
+/** @param {{c: import("./controller.js").Controller}} props */
+export function Toasts({ c }) {
+  return html`<div class="toasts" aria-live="polite">${c.toasts.map((toast) => html`<div key=${toast.id} class="toast"><span>${toast.text}</span>
+    ${toast.undo && html`<button type="button" class="link" onClick=${() => { toast.undo?.(); c.closeToast(toast.id); }}>Undo</button>`}</div>`)}</div>`;
 }

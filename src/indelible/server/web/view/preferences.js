@@ -1,5 +1,8 @@
 // What the user chose for this browser: theme, send key, notifications. Other tabs follow.
 
+const coarse = matchMedia("(pointer: coarse)");
+export const isPhone = () => coarse.matches && innerWidth < 700;
+
 const NAME = "indelible:preferences";
 const DEFAULTS = { theme: "system", sendKey: "enter", notify: false };
 
@@ -28,6 +31,12 @@ export class Preferences {
     Object.assign(this, changes);
     localStorage.setItem(NAME, JSON.stringify({ theme: this.theme, sendKey: this.sendKey, notify: this.notify }));
     this.#apply();
+  }
+
+  /** Whether this key sends what is in a field. @param {KeyboardEvent} event */
+  sends(event) {
+    if (event.key !== "Enter" || event.isComposing) return false;
+    return event.ctrlKey || event.metaKey || (this.sendKey === "enter" && !event.shiftKey && !isPhone());
   }
 
   #apply() {

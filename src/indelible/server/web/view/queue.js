@@ -1,17 +1,47 @@
 // What waits for the running reply: chips that can be edited, moved, sent now or removed.
 
 import { plainText } from "../core/thread.js";
-import { html, useState } from "./html.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 import { icon } from "./icons.js";
 
 const SHOWN = 3;
+
+/** @typedef {{chat: string, id: string, text: string, before: string}} Editing  a queued message that is being changed */
+
+/** @param {{c: import("./controller.js").Controller, editing: Editing, setEditing: (next: Editing | null) => void, save: (changed: Editing) => void}} props */
+function Editor({ c, editing, setEditing, save }) {
+  const field = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
+  useLayoutEffect(() => {
+    field.current?.focus();
+    field.current?.setSelectionRange(editing.text.length, editing.text.length);
+  }, []);
+  const end = (/** @type {() => void} */ act) => {
+    act();
+    document.getElementById("message")?.focus();
+  };
+  const key = (/** @type {KeyboardEvent} */ event) => {
+    if (c.preferences.sends(event)) { event.preventDefault(); end(() => save(editing)); }
+    if (event.key === "Escape") { event.stopPropagation(); end(() => setEditing(null)); }
+  };
+  return html`<textarea ref=${field} aria-label="Edit queued message" rows=${Math.min(6, editing.text.split("\n").length)} value=${editing.text} dir="auto" onKeyDown=${key}
+      onInput=${(/** @type {any} */ { target }) => setEditing({ ...editing, text: target.value })}></textarea>
+    <button type="button" class="quiet small" aria-label="Save" title="Save" onClick=${() => end(() => save(editing))}>${icon("check")}</button>`;
+}
 
 /** @param {{c: import("./controller.js").Controller}} props */
 export function Queue({ c }) {
   const { chat } = c;
   const [isWhole, setWhole] = useState(false);
-  const [editing, setEditing] = useState(/** @type {{id: string, text: string} | null} */ (null));
+  const [editing, setEditing] = useState(/** @type {Editing | null} */ (null));
   const queue = chat?.queue ?? [];
+  useEffect(() => {
+    if (!editing || editing.chat !== chat?.id || !chat.loaded || queue.some(({ id }) => id === editing.id)) return;
+    setEditing(null); // its turn has come, or another tab has removed it
+    if (document.activeElement === document.body) document.getElementById("message")?.focus();
+    if (editing.text === editing.before) return;
+    c.type([c.draft, editing.text].filter(Boolean).join("\n"));
+    c.toast("The message is no longer queued. Your changes are in the message field.");
+  });
   const coming = chat?.busy ? c.pending : [];
   if (!chat || (!queue.length && !coming.length)) return html`<ol id="queue" aria-label="Queued messages"></ol>`;
   const shown = isWhole ? queue : queue.slice(0, SHOWN);
@@ -21,19 +51,18 @@ export function Queue({ c }) {
     [ids[at], ids[at + step]] = [ids[at + step], ids[at]];
     act(() => c.api.orderQueue(chat.id, ids));
   };
-  const save = () => {
-    const files = queue.find(({ id }) => id === editing?.id)?.blocks.filter((/** @type {any} */ { type }) => type === "file") ?? [];
-    const text = editing?.text ? [{ type: "text", text: editing.text }] : [];
-    if (editing) act(() => c.api.editQueued(chat.id, editing.id, files.length ? { content: [...text, ...files] } : { text: editing.text }));
+  const save = (/** @type {Editing} */ changed) => {
+    const files = queue.find(({ id }) => id === changed.id)?.blocks.filter((/** @type {any} */ { type }) => type === "file") ?? [];
+    const text = changed.text ? [{ type: "text", text: changed.text }] : [];
     setEditing(null);
+    void c.attempt(() => c.api.editQueued(chat.id, changed.id, files.length ? { content: [...text, ...files] } : { text: changed.text }))
+      .then((done) => { if (done === undefined) setEditing((other) => other ?? changed); }); // what was written stays
   };
   return html`<ol id="queue" aria-label="Queued messages">
     ${shown.map((queued, at) => html`<li key=${queued.id}>
-      ${editing?.id === queued.id ? html`<textarea aria-label="Edit queued message" rows=${Math.min(6, (editing?.text ?? "").split("\n").length)} value=${editing?.text} onInput=${(/** @type {any} */ { target }) => setEditing({ id: queued.id, text: target.value })}
-          onKeyDown=${(/** @type {KeyboardEvent} */ event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); save(); } if (event.key === "Escape") { event.stopPropagation(); setEditing(null); } }}></textarea>
-        <button type="button" class="quiet small" aria-label="Save" onClick=${save}>${icon("check")}</button>`
+      ${editing?.id === queued.id ? html`<${Editor} c=${c} editing=${editing} setEditing=${setEditing} save=${save} />`
       : html`<span dir="auto">Queued · ${at + 1} of ${queue.length}: ${plainText(queued.blocks) || "file"}</span>
-        <button type="button" class="quiet small" aria-label="Edit queued message" title="Edit" onClick=${() => setEditing({ id: queued.id, text: plainText(queued.blocks) })}>${icon("edit")}</button>
+        <button type="button" class="quiet small" aria-label="Edit queued message" title="Edit" onClick=${() => setEditing({ chat: chat.id, id: queued.id, text: plainText(queued.blocks), before: plainText(queued.blocks) })}>${icon("edit")}</button>
         ${at > 0 && html`<button type="button" class="quiet small" aria-label="Move up" title="Move up" onClick=${() => move(at, -1)}>${icon("up")}</button>`}
         <button type="button" class="quiet small" aria-label="Send now" title="Send now: stops the running reply" onClick=${() => act(() => c.api.promoteQueued(chat.id, queued.id))}>${icon("now")}</button>
         <button type="button" class="quiet small" aria-label="Remove from queue" title="Remove" onClick=${() => act(() => c.api.deleteQueued(chat.id, queued.id))}>${icon("close")}</button>`}

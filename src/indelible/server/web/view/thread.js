@@ -86,15 +86,17 @@ const Page = memo(({ c, items, isNear, lastKey, editingKey, ...state }) => {
 
 /** @param {{c: import("./controller.js").Controller, items: any[], pending: any[]}} props */
 function List({ c, items, pending }) {
-  const { chat, editing, models } = c;
+  const { chat, models } = c;
+  const { editing } = c.messages;
   const pages = c.thread.paginate(pending.length ? [...items, ...pending.map(makePendingItem)] : items);
   const lastKey = items.at(-1)?.key;
   const hasKey = (/** @type {any[]} */ page, /** @type {string | undefined} */ key) => (key && page.some((item) => item.key === key) ? key : null);
+  const editingKey = editing ? items.find(({ messages }) => messages[0]?.id === editing.id)?.key : undefined;
   return html`<div id="messages" role="list" aria-label="Conversation">${pages.map((page, at) => {
     // What is far above is not drawn again because a reply begins or ends. The server refuses what cannot be done then.
     const isNear = at >= pages.length - 2;
     return html`<${Page} key=${page[0].key} c=${c} items=${page} isNear=${isNear} models=${models} canWrite=${!c.isReadOnly} isBusy=${isNear && Boolean(chat?.busy)}
-      status=${isNear ? chat?.status : null} lastKey=${isNear ? hasKey(page, lastKey) : null} editingKey=${editing ? hasKey(page, editing.key) : null} />`;
+      status=${isNear ? chat?.status : null} lastKey=${isNear ? hasKey(page, lastKey) : null} editingKey=${hasKey(page, editingKey)} />`;
   })}</div>`;
 }
 
@@ -104,7 +106,7 @@ export function ThreadView({ c }) {
   const items = c.items;
   const pending = chat?.busy ? [] : c.pending;
   const scroller = useRef(/** @type {HTMLElement | null} */ (null));
-  const follow = useRef({ is: true, chat: "", first: "", firstTop: 0, seen: "" });
+  const follow = useRef({ is: true, chat: "", first: "", firstTop: 0, seen: "", editing: "" });
   const [isAway, setAway] = useState(false);
   const [, setGrown] = useState(/** @type {any} */ (null));
   c.onGrow = () => setGrown({});
@@ -134,6 +136,8 @@ export function ThreadView({ c }) {
     }
     const wanted = c.target && items.find(({ messages }) => messages.some(({ id }) => id === c.target)); // a reply has many messages
     const target = wanted && document.getElementById(`m-${wanted.messages[0].id}`);
+    if (c.messages.editing && c.messages.editing.id !== state.editing) state.is = false; // its editor has the focus, and stays in sight
+    state.editing = c.messages.editing?.id ?? "";
     if (c.target === "end") { c.target = null; state.is = true; }
     if (target) {
       c.target = null;

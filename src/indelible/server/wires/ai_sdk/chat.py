@@ -59,6 +59,7 @@ async def post_chat(request: Request, state: ReadyState, service: Reads, once: W
     body = await read_body(request, ChatRequest)
     if not body.messages:
         raise Invalid("messages: at least one is needed.")
+    state.feed_slots.check(await service.get_user_id())
     conversations = ConversationService(service, once)
     chat_id = await conversations.find_chat_id(body.id)
     start, asked = await _start(conversations, chat_id, body)

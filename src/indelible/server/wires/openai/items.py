@@ -86,11 +86,18 @@ def read_content(content: Any) -> list[Block]:
         return [Text(content)]
     if not isinstance(content, list):
         raise Invalid("content: must be a text or a list of parts.")
-    return [_read_part(part) for part in content if isinstance(part, dict)]
+    return [_read_part(part) for part in check_objects(content, "content")]
+
+
+def check_objects(given: Any, name: str) -> list[dict[str, Any]]:
+    """A list of objects. Whatever else is in it would be lost, so it is refused."""
+    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
+        raise Invalid(f"{name}: must be a list of objects.")
+    return given
 
 
 def _read_part(part: dict[str, Any]) -> Block:
-    kind = part.get("type")
+    kind = str(part.get("type"))
     if kind in _TEXTS:
         return Text(_require_text(part, "text"))
     if kind == "refusal":
@@ -102,7 +109,7 @@ def _read_part(part: dict[str, Any]) -> Block:
         return File(media_type=media_type, name=part.get("filename"), file_id=part["file_id"])
     if kind == "input_file" and isinstance(part.get("file_data") or part.get("file_url"), str):
         return read_file(part.get("file_data") or part["file_url"], name=part.get("filename"))
-    raise Invalid(f"content: a part of type {str(kind)[:40]!r} is not supported.")
+    raise Invalid(f"content: a part of type {kind[:40]!r} is not supported.")
 
 
 def _require_text(item: dict[str, Any], name: str) -> str:

@@ -8,18 +8,22 @@ from typing import Any
 from indelible.content import Block, Message, ToolCall, ToolResult, ToolSpec, text_of
 from indelible.errors import Invalid
 from indelible.server.wires.content import join_neighbours, read_file
-from indelible.server.wires.openai.items import read_content
+from indelible.server.wires.openai.items import check_objects, read_content
 from indelible.server.wires.openai.responses.request import FunctionTool, read_choice
 from indelible.server.wires.requests import WireBody
 from indelible.service.conversations import TurnSettings
 
 
+class CompletionFunction(FunctionTool):
+    type: str = "function"
+
+
 class CompletionTool(WireBody):
     type: str = "function"
-    function: dict[str, Any]
+    function: CompletionFunction
 
     def to_spec(self) -> ToolSpec:
-        return FunctionTool.model_validate({**self.function, "type": self.type}).to_spec()
+        return self.function.model_copy(update={"type": self.type}).to_spec()
 
 
 class CompletionRequest(WireBody):
@@ -92,7 +96,10 @@ def _read_message(given: dict[str, Any]) -> Message:
             return Message(role="user", blocks=_read_parts(given.get("content")))
         case "assistant":
             text = [block for block in _read_parts(given.get("content") or "") if getattr(block, "text", "x")]
-            return Message(role="assistant", blocks=[*text, *map(_read_call, given.get("tool_calls") or ())])
+            return Message(
+                role="assistant",
+                blocks=[*text, *map(_read_call, check_objects(given.get("tool_calls") or [], "tool_calls"))],
+            )
         case "tool":
             output = text_of(_read_parts(given.get("content")))
             result = ToolResult(
@@ -103,8 +110,8 @@ def _read_message(given: dict[str, Any]) -> Message:
             raise Invalid(f"messages: the role {str(role)[:40]!r} is not supported.")
 
 
-def _read_call(call: Any) -> ToolCall:
-    function = call.get("function") if isinstance(call, dict) else None
+def _read_call(call: dict[str, Any]) -> ToolCall:
+    function = call.get("function")
     if not isinstance(function, dict):
         raise Invalid("messages: only calls of functions are supported.")
     return ToolCall(id=str(call.get("id")), name=str(function.get("name")), arguments=str(function.get("arguments")))
@@ -113,7 +120,7 @@ def _read_call(call: Any) -> ToolCall:
 def _read_parts(content: Any) -> list[Block]:
     if not isinstance(content, list):
         return read_content(content)
-    return [block for part in content if isinstance(part, dict) for block in _read_part(part)]
+    return [block for part in check_objects(content, "content") for block in _read_part(part)]
 
 
 def _read_part(part: dict[str, Any]) -> list[Block]:

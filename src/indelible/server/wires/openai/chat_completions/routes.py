@@ -53,6 +53,8 @@ async def create_completion(
     body.model = await complete_model_name(service, body.model)
     if (body.n or 1) != 1:
         raise Invalid("n: only 1 is supported.")
+    if body.stream:
+        state.feed_slots.check(await service.get_user_id())
     conversations = ConversationService(service, once)
     messages = read_messages(body.messages)
     if x_indelible_chat is None:

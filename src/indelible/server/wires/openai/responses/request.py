@@ -45,12 +45,16 @@ class FunctionTool(WireBody):
         return ToolSpec(name=self.name, description=self.description or "", input_schema=self.parameters or {})
 
 
+class ConversationName(WireBody):
+    id: str
+
+
 class ResponseRequest(WireBody):
     input: Any = None
     model: str | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
-    conversation: str | dict[str, Any] | None = None
+    conversation: str | ConversationName | None = None
     tools: list[FunctionTool] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
@@ -77,8 +81,7 @@ class ResponseRequest(WireBody):
     @property
     def chat_id(self) -> str | None:
         """The chat of the named conversation."""
-        named = self.conversation.get("id") if isinstance(self.conversation, dict) else self.conversation
-        return None if named is None else read_conversation_name(str(named))
+        return None if self.conversation is None else read_conversation_name(self._conversation_id)
 
     def to_settings(self, system: str | None = None) -> TurnSettings:
         """How the turn is run. `system` is what the input adds to the instructions."""
@@ -121,7 +124,7 @@ class ResponseRequest(WireBody):
 
     @property
     def _conversation_id(self) -> str:
-        return str(self.conversation["id"] if isinstance(self.conversation, dict) else self.conversation)
+        return self.conversation.id if isinstance(self.conversation, ConversationName) else str(self.conversation)
 
     @staticmethod
     def _repeat_tool(tool: FunctionTool) -> dict[str, Any]:

@@ -41,6 +41,8 @@ async def create_response(request: Request, state: ReadyState, service: Reads, o
     """Create a response: streamed, in the background, or when it is complete."""
     body = await read_body(request, ResponseRequest)
     body.model = await complete_model_name(service, body.model)
+    if body.stream:
+        state.feed_slots.check(await service.get_user_id())
     conversations = ConversationService(service, once)
     start = await Starter(state, conversations, body).start()
     name = ResponseName(start.chat_id, start.seq)

@@ -1,0 +1,16 @@
+"""The response that the client of a repeatable request gets from the store, the first time and every other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from indelible.store.commands.idempotency import RequestRepeated, StoredResponse
+from indelible.store.protocol import Once, Outcome
+
+
+async def respond(write: Callable[..., Coroutine[Any, Any, Outcome]], once: Once) -> StoredResponse:
+    try:
+        return once.respond(await write(once=once))
+    except RequestRepeated as repeated:
+        return repeated.response
