@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import aiohttp
@@ -13,6 +13,7 @@ from tests.support.running_server import (
     RunningServer,
     has_ended,
     has_text,
+    list_contents,
     read_text,
     read_until,
     say,
@@ -47,11 +48,6 @@ async def iterate(response: aiohttp.ClientResponse) -> AsyncIterator[FeedEvent]:
     assert not fields
 
 
-def describe(events: Sequence[FeedEvent]) -> list[tuple[str, str | None, bytes]]:
-    """What is compared of events: the body of each is an object of its own."""
-    return [(event.kind, event.cursor, event.json) for event in events]
-
-
 async def stream(server: RunningServer, path: str, body: Any = None, **headers: str) -> list[FeedEvent]:
     async with deadline(), server.request("POST", path, json=body, headers=STREAM | headers) as response:
         return [event async for event in iterate(response)]
@@ -78,7 +74,7 @@ async def test_what_is_streamed_is_the_feed(harness: AppHarness) -> None:
 
     accepted, *rest = await stream(server, f"/chats/{chat_id}/messages", {"text": "2"})
 
-    assert describe(rest) == describe(
+    assert list_contents(rest) == list_contents(
         await read_until(server.client, chat_id, has_ended, after=accepted.data["cursor"])
     )
 
@@ -115,9 +111,9 @@ async def test_a_repeated_request_gets_the_same_reply_and_sends_nothing_twice(ha
 
     again = await stream(server, "/chats", {"message": "?"}, **KEY)
 
-    assert describe(again[:1]) == describe(first[:1])
+    assert list_contents(again[:1]) == list_contents(first[:1])
     assert read_text(again) == "It rains."
-    assert describe(again[-1:]) == describe(first[-1:])
+    assert list_contents(again[-1:]) == list_contents(first[-1:])
     assert len((await server.client.list_chats())["items"]) == 1
 
 

@@ -20,7 +20,14 @@ from tests.feed.feed_harness import FeedHarness, StreamedChat
 from tests.server.asking import read_problem
 from tests.store.driver import settle_in
 from tests.support.app_harness import AppHarness
-from tests.support.running_server import API, RunningServer, has_text, read_until, wait_until_idle
+from tests.support.running_server import (
+    API,
+    RunningServer,
+    has_text,
+    list_contents,
+    read_until,
+    wait_until_idle,
+)
 from tests.support.waiting import DEADLINE_S, Watched, deadline, poll_until
 
 from indelible.content import TextDelta
@@ -350,4 +357,4 @@ async def test_two_readers_of_one_chat_are_told_the_same(harness: AppHarness) ->
             group.create_task(read_until(server.client, chat["id"], has_text("raining."), after="start"))
             for _ in range(2)
         ]
-    assert reading[0].result() == reading[1].result()
+    assert list_contents(reading[0].result()) == list_contents(reading[1].result())

@@ -117,6 +117,11 @@ async def read_until(
     raise AssertionError("the feed ended too early")
 
 
+def list_contents(events: Sequence[FeedEvent]) -> list[tuple[str, str | None, bytes]]:
+    """What two readers' events have in common: the body of each event is an object of its own."""
+    return [(event.kind, event.cursor, event.json) for event in events]
+
+
 async def wait_until_idle(client: JsonClient, chat_id: str) -> None:
     await read_until(client, chat_id, lambda events: events[-1].kind in ("snapshot", "status") and has_ended(events))
 
