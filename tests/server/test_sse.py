@@ -20,14 +20,7 @@ from tests.feed.feed_harness import FeedHarness, StreamedChat
 from tests.server.asking import read_problem
 from tests.store.driver import settle_in
 from tests.support.app_harness import AppHarness
-from tests.support.running_server import (
-    API,
-    RunningServer,
-    has_text,
-    list_contents,
-    read_until,
-    wait_until_idle,
-)
+from tests.support.running_server import API, RunningServer, has_text, list_contents, read_until, wait_until_idle
 from tests.support.waiting import DEADLINE_S, Watched, deadline, poll_until
 
 from indelible.content import TextDelta
