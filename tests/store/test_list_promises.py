@@ -39,9 +39,9 @@ KEPT_BY = {
         "A deleted chat": "what_stands_beside_a_chat_is_told",
     },
     "stale": {"Chats in which": "chats_that_nobody_uses_are_found_unless_pinned_unread_busy_or_archived"},
-    "find_passing": {
-        "Passing chats whose": "a_passing_chat_is_found_after_its_turn_unless_somebody_went_on_with_it",
-        "One that somebody": "a_passing_chat_is_found_after_its_turn_unless_somebody_went_on_with_it",
+    "find_ephemeral": {
+        "Ephemeral chats whose": "an_ephemeral_chat_is_found_after_its_turn_unless_somebody_went_on_with_it",
+        "One that somebody": "an_ephemeral_chat_is_found_after_its_turn_unless_somebody_went_on_with_it",
     },
     "mark_read": {
         "Mark a chat as read": "a_chat_is_unread_from_a_reply_until_it_is_read",

@@ -339,7 +339,8 @@ async def check_upgrade(database: str, revision: str) -> None:
     async with begin_write(engine) as connection:
         known = await list_columns(connection)
         for name, row in given.items():
-            if (table := name.split()[0]) in known:
+            today = name.split()[0]
+            if (table := today if today in known else FORMER_TABLES.get(today, today)) in known:
                 former = {"content": b"[]", "chat_id": name[-1]} if table == "files" else {}
                 await connection.exec_driver_sql(*spell_insert(table, {**former, **row}, known[table], engine))
         former_status = "idle" if revision >= "0006" else "waiting"
@@ -383,6 +384,7 @@ async def check_upgrade(database: str, revision: str) -> None:
 
 AT = "2026-11-15T09:00:00.000000Z"
 FORMER_NAMES = {"if_busy": "when", "stalled_takeovers": "barren_takeovers", "journal_rows_at_takeover": "said"}
+FORMER_TABLES = {"ephemeral_chats": "passing_chats"}
 
 
 def move_files(before: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
@@ -443,7 +445,7 @@ def rows_of(chat: str) -> dict[str, dict[str, Any]]:
         "file_uses": {**own, "file_id": f"file_{chat}"},
         "search_entries": {"id": 1 if chat == "c" else 2, **own, "owner_id": "u", "words": "rain"},
         "chat_labels": {**own, "label": "weather", "owner_id": "u"},
-        "passing_chats": {**own},
+        "ephemeral_chats": {**own},
         "debug_runs": {**own, "id": run, "turn_id": turn, "kind": "turn", "status": "in_progress", "worker_id": "w",
                        "started_at": AT, "model": "demo"},
         "debug_steps": {**own, "run_id": run, "step": 1, "status": "completed", "error": "none", "started_at": AT,
@@ -481,14 +483,14 @@ def spell_insert(
 
 
 async def read_everything(engine: AsyncEngine) -> dict[str, list[dict[str, Any]]]:
-    """Every row of every table, under the names that its columns have today."""
-    now = {before: today for today, before in FORMER_NAMES.items()}
+    """Every row of every table, under the names that it and its columns have today."""
+    now = {before: today for today, before in {**FORMER_NAMES, **FORMER_TABLES}.items()}
     found: dict[str, list[dict[str, Any]]] = {}
     async with begin_read(engine) as connection:
         for table in sorted(set(await list_columns(connection)) - {VERSION_TABLE}):
             rows = (await connection.exec_driver_sql(f"SELECT * FROM {table}")).mappings()  # noqa: S608
             named = [{now.get(name, name): value for name, value in row.items()} for row in rows]
-            found[table] = sorted(named, key=find_chat)
+            found[now.get(table, table)] = sorted(named, key=find_chat)
     return found
 
 

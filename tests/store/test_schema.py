@@ -58,7 +58,7 @@ from indelible.store.database.tables.chats import (
     workers,
 )
 from indelible.store.database.tables.files import file_chunks, file_uses, files
-from indelible.store.database.tables.lists import chat_labels, new_drafts, passing_chats, search_entries, usage_days
+from indelible.store.database.tables.lists import chat_labels, ephemeral_chats, new_drafts, search_entries, usage_days
 
 AT = datetime(2026, 11, 15, tzinfo=UTC)
 HASH = bytes(32)
@@ -135,7 +135,7 @@ ROWS: dict[Table, Row] = {
     shares: {"chat_id": "c", "id": "h", "user_id": "u", "created_at": AT},
     new_drafts: {"user_id": "u", "content": b"[]", "updated_at": AT},
     chat_labels: {"chat_id": "c", "label": "weather", "owner_id": "u"},
-    passing_chats: {"chat_id": "c"},
+    ephemeral_chats: {"chat_id": "c"},
     search_entries: {"id": 1, "chat_id": "c", "message_id": None, "owner_id": "u", "words": "rain"},
     usage_days: {
         "user_id": "u",

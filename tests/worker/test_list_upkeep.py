@@ -107,8 +107,8 @@ async def test_a_failure_is_repeated_by_the_next_round(
     assert await store.lists.index(limit=1) == 0
 
 
-async def test_a_passing_chat_that_nobody_deleted_is_archived_after_a_while(store: SqlStore) -> None:
-    new = NewChat(owner_id=OWNER, blocks=[Text("Hi")], passing=True)
+async def test_an_ephemeral_chat_that_nobody_deleted_is_archived_after_a_while(store: SqlStore) -> None:
+    new = NewChat(owner_id=OWNER, blocks=[Text("Hi")], ephemeral=True)
     chat_id = (await store.execute(new_id("chat"), c.Create(with_message=True), new)).chat_id
     parts = Parts(store)
     await parts.clock.advance(timedelta(days=365 * 50).total_seconds())

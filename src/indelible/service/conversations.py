@@ -119,10 +119,10 @@ class ConversationService:
 
     # --- starting turns ---
 
-    async def create(self, chat_id: str, given: Given, settings: TurnSettings, *, passing: bool = False) -> TurnStart:
+    async def create(self, chat_id: str, given: Given, settings: TurnSettings, *, ephemeral: bool = False) -> TurnStart:
         """A new chat with this history. With a message, the reply starts at once.
 
-        A `passing` chat is for this one turn. Its client deletes it; if it does not, a worker archives it later.
+        An `ephemeral` chat is for this one turn. Its client deletes it; if it does not, a worker archives it later.
         """
         check_parameters(settings.parameters or {})
         new = NewChat(
@@ -135,7 +135,7 @@ class ConversationService:
             parameters=settings.parameters,
             tools=settings.tools,
             suggested_title=extract_title(given.blocks),
-            passing=passing,
+            ephemeral=ephemeral,
         )
         command = commands.Create(with_message=bool(given.blocks))
         created = await self._once._execute(chat_id, command, new, _describe_created, _Created)

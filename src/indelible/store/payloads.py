@@ -72,7 +72,8 @@ class NewChat(Payload[Create], frozen=True, kw_only=True):
 
     A `suggested_title` is the title of a chat that has none, until there is a better one. A conversation that began
     elsewhere comes along: `history` stands above the message, and `progress` below it, if its answer has begun (calls
-    of tools and their results). A `passing` chat is archived some time after its one turn (store/lists/passing.py).
+    of tools and their results). An `ephemeral` chat is archived some time after its one turn
+    (store/lists/ephemeral.py).
     """
 
     owner_id: str
@@ -85,7 +86,7 @@ class NewChat(Payload[Create], frozen=True, kw_only=True):
     tools: list[ToolSpec] | None = None
     title: str | None = None
     suggested_title: str | None = None
-    passing: bool = False
+    ephemeral: bool = False
 
 
 class UserInput(Payload[Send | SendInterrupt | SendSteer | Edit], frozen=True, kw_only=True):

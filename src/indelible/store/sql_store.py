@@ -259,8 +259,8 @@ class SqlStore:
             "updated_at": now,
         }
         await insert(transaction, "chats", row)
-        if new.passing:
-            await insert(transaction, "passing_chats", {"chat_id": chat_id})
+        if new.ephemeral:
+            await insert(transaction, "ephemeral_chats", {"chat_id": chat_id})
         chat = row | {"has_title": new.title is not None, "seq": 0, "usage": None, "cost_nanousd": None}
         change = ChatChange(transaction, Snapshot(chat_id=chat_id), payload, chat=chat, open_calls=[], now=now)
         outcome = await apply_effects(change, decision.effects)

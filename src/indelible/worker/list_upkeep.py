@@ -3,8 +3,8 @@
 All of it is part of the worker's clean-up, once a minute. The index is brought up to date in short transactions
 (store/lists/indexing.py); a search first does the same for its user, so the sweep only limits how much is left for a
 search to do. With `auto_archive_days`, the worker looks once an hour for chats in which nothing was said for that long,
-and archives them with the same command as a user would, unless they are pinned, unread or busy. Passing chats that
-nobody deleted are archived ten minutes after their turn (store/lists/passing.py). Several workers may do all of it at
+and archives them with the same command as a user would, unless they are pinned, unread or busy. Ephemeral chats that
+nobody deleted are archived ten minutes after their turn (store/lists/ephemeral.py). Several workers may do all of it at
 once: a chat is indexed and archived once.
 
 Must stay true (tests/worker/test_list_upkeep.py): a failure is logged and repeated by the next round.
@@ -23,8 +23,8 @@ from indelible.machine.commands import Archive
 from indelible.worker.dependencies import WorkerDependencies
 
 ARCHIVE_INTERVAL_S: Final = 3600.0
-PASSING_KEPT: Final = timedelta(minutes=10)
-"""How long a passing chat is there after its turn, at least: its client may still read it."""
+EPHEMERAL_KEPT: Final = timedelta(minutes=10)
+"""How long an ephemeral chat is there after its turn, at least: its client may still read it."""
 _CHATS_AT_A_TIME: Final = 200
 
 
@@ -51,15 +51,15 @@ class ListUpkeep:
         index = partial(self._deps.store.lists.index, limit=_CHATS_AT_A_TIME)
         while await self._survive(index, what="indexing messages") == _CHATS_AT_A_TIME:
             continue
-        await self._survive(self._archive_passing, what="archiving passing chats")
+        await self._survive(self._archive_ephemeral, what="archiving ephemeral chats")
         now_s = self._deps.clock.monotonic()
         is_due = self._archived_s is None or now_s - self._archived_s >= ARCHIVE_INTERVAL_S
         if self._deps.settings.auto_archive_days and is_due:
             self._archived_s = now_s
             await self._survive(self._archive_stale, what="archiving old chats")
 
-    async def _archive_passing(self) -> None:
-        await self._archive_all(self._deps.store.lists.find_passing, self._deps.clock.now() - PASSING_KEPT)
+    async def _archive_ephemeral(self) -> None:
+        await self._archive_all(self._deps.store.lists.find_ephemeral, self._deps.clock.now() - EPHEMERAL_KEPT)
 
     async def _archive_stale(self) -> None:
         kept = timedelta(days=self._deps.settings.auto_archive_days)

@@ -54,8 +54,8 @@ class ListStore(Protocol):
     async def stale(self, *, updated_before: datetime, limit: int) -> list[str]:
         """Chats in which nothing was said since then and that can be archived: idle, not pinned, not unread."""
 
-    async def find_passing(self, *, updated_before: datetime, limit: int) -> list[str]:
-        """Passing chats whose turn ended before this time: nobody deleted them.
+    async def find_ephemeral(self, *, updated_before: datetime, limit: int) -> list[str]:
+        """Ephemeral chats whose turn ended before this time: nobody deleted them.
 
         * One that somebody has gone on with, or that is archived, is not among them.
         """

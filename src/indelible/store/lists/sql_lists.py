@@ -17,8 +17,8 @@ from indelible.ids import new_id
 from indelible.store.database.transaction import Transaction
 from indelible.store.limits import check_payload
 from indelible.store.lists import indexing, marks, transfer
+from indelible.store.lists.ephemeral import find_left
 from indelible.store.lists.marks import ChatExtras, Draft
-from indelible.store.lists.passing import find_left
 from indelible.store.lists.search import SearchCursor, SearchPage, search_chats
 from indelible.store.lists.search_words import parse_query
 from indelible.store.lists.transfer import ChatFile
@@ -82,7 +82,7 @@ class SqlLists:
         )
         return [row["id"] for row in rows]
 
-    async def find_passing(self, *, updated_before: datetime, limit: int) -> list[str]:
+    async def find_ephemeral(self, *, updated_before: datetime, limit: int) -> list[str]:
         return await self._database.read(lambda transaction: find_left(transaction, updated_before, limit), single=True)
 
     async def mark_read(

@@ -1,4 +1,4 @@
-"""The tables behind lists of chats: the search index, labels, usage by day, passing chats, and drafts of new ones.
+"""The tables behind lists of chats: the search index, labels, usage by day, ephemeral chats, and drafts of new ones.
 
 They are on the same `metadata` as those of chats.py, and the columns of `chats` that only lists need are added here, so
 that chats.py stays about the conversation.
@@ -124,11 +124,11 @@ usage_days: Final = Table(
     comment="What a user's chats used, by day and model. It stays when a chat is deleted.",
 )
 
-passing_chats: Final = Table(
-    "passing_chats",
+ephemeral_chats: Final = Table(
+    "ephemeral_chats",
     metadata,
     Column("chat_id", Id, ForeignKey("chats.id", ondelete="CASCADE"), primary_key=True),
-    comment="Chats that are put away after their one turn: see store/lists/passing.py.",
+    comment="Chats that are put away after their one turn: see store/lists/ephemeral.py.",
 )
 
 new_drafts: Final = Table(

@@ -170,8 +170,10 @@ class Starter:
         system, given = divide(messages)
         settings = self._body.to_settings(system)
         noted = self._note(settings, inputs=len(given.history) + 1 + len(given.progress))
-        passing = self._body.store is False
-        return await self._conversations.create(new_id("chat"), note_request(given, noted), settings, passing=passing)
+        ephemeral = self._body.store is False
+        return await self._conversations.create(
+            new_id("chat"), note_request(given, noted), settings, ephemeral=ephemeral
+        )
 
     async def _continue(self, previous_id: str, added: Continuation) -> TurnStart:
         previous = read_response_name(previous_id)

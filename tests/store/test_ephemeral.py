@@ -1,4 +1,4 @@
-"""Passing chats on both databases: those that nobody deleted are found after their one turn, and no others."""
+"""Ephemeral chats on both databases: those that nobody deleted are found after their one turn, and no others."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ async def store(engine: AsyncEngine) -> SqlStore:
     return SqlStore(get_database(engine), lease_timeout_s=3600)
 
 
-async def create(store: SqlStore, *, passing: bool = True) -> str:
-    new = NewChat(owner_id=OWNER, blocks=[Text("Hi")], passing=passing)
+async def create(store: SqlStore, *, ephemeral: bool = True) -> str:
+    new = NewChat(owner_id=OWNER, blocks=[Text("Hi")], ephemeral=ephemeral)
     return (await store.execute(new_id("chat"), c.Create(with_message=True), new)).chat_id
 
 
-async def test_a_passing_chat_is_found_after_its_turn_unless_somebody_went_on_with_it(store: SqlStore) -> None:
+async def test_an_ephemeral_chat_is_found_after_its_turn_unless_somebody_went_on_with_it(store: SqlStore) -> None:
     left, stored, running, continued, pinned, archived, deleted = [
-        await create(store, passing=name != "stored") for name in ("1", "stored", "3", "4", "5", "6", "7")
+        await create(store, ephemeral=name != "stored") for name in ("1", "stored", "3", "4", "5", "6", "7")
     ]
     for chat_id in {left, stored, continued, pinned, archived, deleted} - {running}:
         await store.execute(chat_id, c.Interrupt())
@@ -41,5 +41,5 @@ async def test_a_passing_chat_is_found_after_its_turn_unless_somebody_went_on_wi
     await store.update(pinned, ChatPatch(pinned=True))
     await store.execute(deleted, c.Delete())
     updated_at = (await store.lists.summaries([left]))[left][1].updated_at
-    assert await store.lists.find_passing(updated_before=updated_at, limit=10) == []
-    assert await store.lists.find_passing(updated_before=updated_at + HOUR, limit=10) == [left]
+    assert await store.lists.find_ephemeral(updated_before=updated_at, limit=10) == []
+    assert await store.lists.find_ephemeral(updated_before=updated_at + HOUR, limit=10) == [left]
