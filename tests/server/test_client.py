@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from typing import Any
 
 import pytest
-from aiohttp import web
 from tests.server.forwarder import Forwarder
 from tests.support.app_harness import AppHarness, serve_app
 from tests.support.json_client import JsonClient
@@ -303,56 +302,3 @@ async def test_a_server_that_cannot_be_reached_is_given_up_after_a_while(databas
         with pytest.raises(ServerFailed, match="The server is unreachable"):
             async for _ in client.stream_events("chat_1"):
                 pass
-
-
-# --- servers that are not ours ---
-
-
-@asynccontextmanager
-async def answer_with(*answers: web.Response) -> AsyncIterator[tuple[str, list[web.Request]]]:
-    """A server that gives these answers, the last one for ever, and remembers what it was asked."""
-    asked: list[web.Request] = []
-
-    async def answer(request: web.Request) -> web.Response:
-        asked.append(request)
-        given = answers[min(len(asked), len(answers)) - 1]
-        return web.Response(status=given.status, body=given.body, content_type=given.content_type)
-
-    application = web.Application()
-    application.router.add_route("*", "/{anything:.*}", answer)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}", asked
-    finally:
-        await runner.cleanup()
-
-
-async def test_a_proxy_without_a_server_behind_it_is_asked_again_under_the_same_key() -> None:
-    away = [web.Response(status=status, text="<h1>Away</h1>", content_type="text/html") for status in (502, 503, 504)]
-    created = web.json_response({"id": "chat_1"}, status=201)
-    async with answer_with(*away, created) as (url, asked), JsonClient(url) as client:
-        assert (await client.create_chat("Hi"))["id"] == "chat_1"
-    assert len(asked) == 4
-    assert len({request.headers["Idempotency-Key"] for request in asked}) == 1
-
-
-async def test_a_fault_of_the_server_is_not_asked_for_again() -> None:
-    async with answer_with(web.Response(status=500, text="oh")) as (url, asked), JsonClient(url) as client:
-        with pytest.raises(ServerFailed, match="The server responded with status 500"):
-            await client.create_chat("Hi")
-    assert len(asked) == 1
-
-
-async def test_a_feed_that_is_closed_at_once_every_time_is_not_asked_for_in_a_hurry() -> None:
-    empty = web.Response(status=200, body=b"", content_type="text/event-stream")
-    last = web.Response(status=404, text="{}", content_type="application/json")
-    async with answer_with(empty, empty, empty, last) as (url, asked), JsonClient(url) as client:
-        began_s = asyncio.get_running_loop().time()
-        with pytest.raises(Exception, match="The server responded with status 404"):
-            async for _ in client.stream_events("chat_1"):
-                pass
-        assert asyncio.get_running_loop().time() - began_s > 3 * 0.025
-    assert len(asked) == 4

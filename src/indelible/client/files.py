@@ -2,26 +2,24 @@
 
 An upload is a stream with an idempotency key: if the connection breaks, the stream is opened again and sent again, and
 the server stores it once. The client asks before it sends (`Expect: 100-continue`), so a file that is refused for its
-size is refused before any of it travels. A download that breaks is continued from where it stopped.
+size is refused before any of it travels. A download that breaks is continued from where it stopped, also after a
+restart of the server.
 
-Must stay true (tests/app/test_same_script.py, tests/server/test_file_routes.py).
+Must stay true (tests/app/test_same_script.py, tests/server/test_file_routes.py,
+tests/server/test_unreliable_servers.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Final
 
-import aiohttp
-
-from indelible.client.http_transport import HttpTransport, ServerFailed
-from indelible.files.protocol import CHUNK_BYTES, StoredFile
+from indelible.client.http_transport import HttpTransport
+from indelible.files.protocol import StoredFile
 from indelible.service.files import FilePage, OpenChunks
 
 _BYTES: Final = "application/octet-stream"
-_RESUMED: Final = 5
-"""How often a download that brought something is continued."""
 
 
 class RemoteFiles:
@@ -49,22 +47,9 @@ class RemoteFiles:
         self, file_id: str, *, start: int = 0, stop: int | None = None
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         size = (await self.get_file(file_id)).size
-        yield self._read(file_id, start, size if stop is None else min(stop, size))
-
-    async def _read(self, file_id: str, start: int, stop: int) -> AsyncIterator[bytes]:
-        place, resumed = start, 0
-        while place < stop:
-            began_at = place
-            try:
-                headers = {"Range": f"bytes={place}-{stop - 1}"}
-                async with self._http.open_bytes(f"/files/{file_id}", headers=headers) as response:
-                    async for chunk in response.content.iter_chunked(CHUNK_BYTES):
-                        place += len(chunk)
-                        yield chunk
-            except (ServerFailed, aiohttp.ClientError):
-                resumed += 1
-                if place == began_at or resumed > _RESUMED:
-                    raise
+        stop = size if stop is None else min(stop, size)
+        async with aclosing(self._http.download(f"/files/{file_id}", start, stop)) as chunks:
+            yield chunks
 
     async def load_preview(self, file_id: str) -> bytes:
         return await self._http.read_bytes(f"/files/{file_id}/preview")

@@ -4,34 +4,36 @@ This module knows no route: remote.py, lists.py and files.py name the methods, t
 A refusal raises the same error as in the library (errors.py). Every write carries an idempotency key and is repeated
 with it when the response was lost, so it happens once, whatever the network does. The feed reconnects by itself with
 its cursor: each event arrives once and in order, over any number of restarts of any number of servers behind the
-address.
+address. What is no response of an Indelible server (a web page, a redirect) raises `ServerFailed` and is not repeated.
 
-Must stay true (tests/server/test_client.py, tests/server/test_restarts.py).
+Must stay true (tests/server/test_client.py, tests/server/test_unreliable_servers.py, tests/server/test_restarts.py).
 """
 
 from __future__ import annotations
 
-import asyncio
 import random
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, Self, TypeVar, cast
+from urllib.parse import urljoin
 
 import aiohttp
 import msgspec
 
-from indelible.errors import REFUSALS, IndelibleError, NotAllowed, NotFound, Refused
+from indelible.clock import Clock, SystemClock
+from indelible.errors import REFUSALS, IndelibleError, Invalid, NotAllowed, NotFound, Refused
+from indelible.files.protocol import CHUNK_BYTES
 from indelible.machine.events import EventBody, EventKind, FeedEvent
-from indelible.models.http.sse import SseDecoder
+from indelible.models.http.sse import EventTooLarge, SseDecoder
 
 T = TypeVar("T")
 
 _PREFIX: Final = "/api/v1"
 _FIRST_BACK_OFF_S: Final = 0.05
 _LONGEST_BACK_OFF_S: Final = 2.0
-_FEED_SILENCE_S: Final = 45.0
+_FEED_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=45)
 """The server sends something every 15 s. After three times that, the connection is dead, whatever TCP reports."""
 
 _ANSWER_S: Final = 90.0
@@ -41,22 +43,30 @@ _PASSING: Final = frozenset({502, 503, 504})
 """Transient errors of a server, or of a proxy in front of it."""
 
 
+_JSON_ENDS_EARLY: Final = "Input data was truncated"
+"""How msgspec reports it."""
+
+
 class ServerFailed(IndelibleError):
-    """The server failed, or was unreachable for too long."""
+    """The server failed, was unreachable for too long, or is no Indelible server."""
 
 
 class _Unreached(Exception):
-    """No response, or a transient error."""
+    """No response, half a response, or a transient error."""
 
 
 class HttpTransport:
     """See the module header. `retry_for_s`: how long to retry while the server is unreachable."""
 
-    def __init__(self, url: str, *, token: str | None = None, retry_for_s: float = 30.0) -> None:
+    def __init__(
+        self, url: str, *, token: str | None = None, retry_for_s: float = 30.0, clock: Clock | None = None
+    ) -> None:
         self._url = url.rstrip("/")
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._retry_for_s = retry_for_s
+        self._clock = clock or SystemClock()
         self._session: aiohttp.ClientSession | None = None
+        self._responses: set[aiohttp.ClientResponse] = set()
 
     async def __aenter__(self) -> Self:
         # As many streams may be open as there are chats to read.
@@ -66,8 +76,11 @@ class HttpTransport:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._session is not None:
-            await self._session.close()
+        session, self._session = self._session, None
+        for response in self._responses:  # aiohttp itself wakes no reader of a body
+            response.content.set_exception(aiohttp.ClientConnectionError("The client was closed."))
+        if session is not None:
+            await session.close()
 
     # --- requests ---
 
@@ -93,7 +106,7 @@ class HttpTransport:
         return await self._request(method, path, partial(_decode, result_type), headers=headers, **sent)
 
     async def delete(self, path: str) -> None:
-        await self._request("DELETE", path, bytes, headers={"Idempotency-Key": str(uuid.uuid4())})
+        await self._request("DELETE", path, partial(_decode, object), headers={"Idempotency-Key": str(uuid.uuid4())})
 
     async def upload(
         self,
@@ -119,16 +132,19 @@ class HttpTransport:
         **more: Any,
     ) -> T:
         """Repeat the request until there is a response. If it was carried out already, the response is the same."""
-        assert self._session is not None
-        back_off = _BackOff(self._retry_for_s)
+        back_off = _BackOff(self._retry_for_s, self._clock)
         is_repeated = False
         while True:
             try:
-                with _noting_loss():
-                    given = more if open_body is None else {**more, "data": open_body()}
-                    async with self._session.request(method, f"{self._url}{_PREFIX}{path}", **given) as response:
-                        await _check(response)
-                        return read(await response.read())
+                given = more if open_body is None else {**more, "data": open_body()}
+                async with self._open(method, path, **given) as response:
+                    body = await response.read()
+                    try:
+                        return read(body)
+                    except msgspec.DecodeError as error:
+                        if str(error) == _JSON_ENDS_EARLY:
+                            raise _Unreached("The response was cut.") from error
+                        raise self._doubt(response, str(error)) from error
             except _Unreached as error:
                 await back_off.wait(error)
                 is_repeated = True
@@ -139,19 +155,30 @@ class HttpTransport:
 
     # --- streams ---
 
-    @asynccontextmanager
-    async def open_bytes(
-        self, path: str, *, headers: dict[str, str] | None = None
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """A response whose body is read as a stream. Raises `ServerFailed` if the connection is lost."""
-        assert self._session is not None
-        try:
-            with _noting_loss():
-                async with self._session.get(f"{self._url}{_PREFIX}{path}", headers=headers) as response:
-                    await _check(response)
-                    yield response
-        except _Unreached as error:
-            raise ServerFailed(f"The server is unreachable: {error}") from error.__cause__
+    async def download(self, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
+        """The bytes of a file from `start` to before `stop`, over any number of connections, each byte once.
+
+        Raises `ServerFailed` if no more of them arrived for too long.
+        """
+        place = start
+        back_off = _BackOff(self._retry_for_s, self._clock)
+        while place < stop:
+            try:
+                async with self._open("GET", path, headers={"Range": f"bytes={place}-{stop - 1}"}) as response:
+                    sent_from = place if response.status == 206 else 0  # not every proxy lets ranges through
+                    async for chunk in response.content.iter_chunked(CHUNK_BYTES):
+                        missing = chunk[max(0, place - sent_from) : stop - sent_from]
+                        sent_from += len(chunk)
+                        if missing:
+                            place += len(missing)
+                            back_off.reset()
+                            yield missing
+                        if place == stop:
+                            return
+            except _Unreached as error:
+                await back_off.wait(error)
+            else:
+                await back_off.wait(_Unreached("The file ended early."))
 
     async def follow(
         self,
@@ -163,64 +190,107 @@ class HttpTransport:
     ) -> AsyncGenerator[FeedEvent, None]:
         """The events of a route, over any number of connections, from a cursor on.
 
-        Only a deletion ends them, and that is the last event. `on_reconnect` is called when a lost connection is
-        restored. Raises `NotFound` if the chat does not exist, and `ServerFailed` if no server was reachable for too
-        long.
+        Only a deletion ends them, and that is the last event, or closing the client. `on_reconnect` is called when a
+        lost connection is restored. Raises `NotFound` if the chat does not exist, and `ServerFailed` if nothing was
+        received for too long.
         """
+        self._require_session()
         cursor = after
-        back_off = _BackOff(self._retry_for_s)
+        back_off = _BackOff(self._retry_for_s, self._clock)
         was_connected = False
-        while True:
+        while self._session is not None:
+            has_received = False
+            failure: _Unreached | None = None
             try:
-                async with self._connect(path, _write_query({**(query or {}), "after": cursor})) as response:
+                params = _write_query({**(query or {}), "after": cursor})
+                async with self._open("GET", path, params=params, timeout=_FEED_TIMEOUT) as response:
+                    if response.content_type != "text/event-stream":
+                        raise self._doubt(response, "no events")
                     if was_connected and on_reconnect is not None:
                         on_reconnect()
                     was_connected = True
-                    back_off.reset()
-                    brought_something = False
-                    async for event in _read_events(response):
-                        cursor = event.cursor or cursor
-                        if event.kind != "end":
-                            brought_something = True
-                            yield event
-                        elif event.data.get("reason") == "deleted":
-                            yield event
-                            return
+                    decoder = SseDecoder()
+                    async for chunk in response.content.iter_any():
+                        events = decoder.feed(chunk)
+                        has_received = has_received or (not events and chunk.endswith(b"\n\n"))  # a comment
+                        for found in events:
+                            event = FeedEvent(cast("EventKind", found.event), found.id, EventBody(found.data))
+                            cursor = event.cursor or cursor
+                            if event.kind != "end":
+                                has_received = True
+                                yield event
+                            elif event.data.get("reason") == "deleted":
+                                yield event
+                                return
+            except EventTooLarge as error:
+                raise ServerFailed(f"The feed cannot be read: {error} Read the messages page by page.") from error
             except _Unreached as error:
-                await back_off.wait(error)
-            else:
-                if not brought_something:
-                    await back_off.wait(_Unreached("it closes every connection at once"))
+                failure = error
+            if has_received:
+                back_off.reset()
+            elif failure is None:
+                failure = _Unreached("It closes every connection at once.")
+            if failure is not None and self._session is not None:
+                await back_off.wait(failure)
+
+    # --- one request ---
+
+    def _require_session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise Invalid("The client is not open: use `async with indelible.Client(...)`.")
+        return self._session
 
     @asynccontextmanager
-    async def _connect(self, path: str, query: dict[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
-        assert self._session is not None
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_FEED_SILENCE_S)
-        url = f"{self._url}{_PREFIX}{path}"
-        with _noting_loss():
-            async with self._session.get(url, params=query, timeout=timeout) as response:
-                await _check(response)
-                yield response
+    async def _open(self, method: str, path: str, **more: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+        """A successful response. A connection that is lost, here or in the block, is `_Unreached`."""
+        session = self._require_session()
+        try:
+            # A redirected POST would become a GET, without its body.
+            url = f"{self._url}{_PREFIX}{path}"
+            async with session.request(method, url, allow_redirects=False, **more) as response:
+                self._responses.add(response)
+                try:
+                    self._check_redirect(response)
+                    await _check(response)
+                    yield response
+                finally:
+                    self._responses.discard(response)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _Unreached(str(error) or type(error).__name__) from error
+
+    def _check_redirect(self, response: aiohttp.ClientResponse) -> None:
+        if 300 <= response.status < 400:
+            asked = str(response.url)
+            target = urljoin(asked, response.headers.get("Location", ""))
+            target = target.removesuffix(asked[asked.index(_PREFIX) :])
+            raise ServerFailed(f"{self._url} redirects to {target}: use that URL.")
+
+    def _doubt(self, response: aiohttp.ClientResponse, found: str) -> ServerFailed:
+        what = f"{response.method} {response.url} returned {response.content_type or 'nothing'} ({found})"
+        return ServerFailed(f"{what}. Is {self._url} an Indelible server, as new as this client?")
 
 
 class _BackOff:
-    """How long to wait before the next attempt, and when to give up."""
+    """How long to wait before the next attempt, and when to give up: `retry_for_s` after the first failure."""
 
-    def __init__(self, retry_for_s: float) -> None:
+    def __init__(self, retry_for_s: float, clock: Clock) -> None:
         self._retry_for_s = retry_for_s
+        self._clock = clock
         self.reset()
 
     def reset(self) -> None:
-        self._waited_s = 0.0
+        self._until_s: float | None = None
         self._next_s = _FIRST_BACK_OFF_S
 
     async def wait(self, error: Exception) -> None:
-        if self._waited_s >= self._retry_for_s:
+        now_s = self._clock.monotonic()
+        if self._until_s is None:
+            self._until_s = now_s + self._retry_for_s
+        if now_s >= self._until_s:
             raise ServerFailed(f"The server is unreachable: {error}") from error.__cause__
         delay_s = self._next_s * random.uniform(0.5, 1.0)  # noqa: S311  (only so that clients do not reconnect all at once)
-        self._waited_s += delay_s
         self._next_s = min(2 * self._next_s, _LONGEST_BACK_OFF_S)
-        await asyncio.sleep(delay_s)
+        await self._clock.sleep(min(delay_s, self._until_s - now_s))
 
 
 def _leave_out_none(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -235,22 +305,6 @@ def _write_query(query: Mapping[str, Any] | None) -> dict[str, str]:
 def _decode(result_type: type[T], body: bytes) -> T:
     """Unknown fields are ignored, so a newer server does no harm. A response without a body is None."""
     return msgspec.json.decode(body or b"null", type=result_type)
-
-
-@contextmanager
-def _noting_loss() -> Iterator[None]:
-    """Turn every network error into `_Unreached`."""
-    try:
-        yield
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise _Unreached(str(error) or type(error).__name__) from error
-
-
-async def _read_events(response: aiohttp.ClientResponse) -> AsyncIterator[FeedEvent]:
-    decoder = SseDecoder()
-    async for chunk in response.content.iter_any():
-        for found in decoder.feed(chunk):
-            yield FeedEvent(cast("EventKind", found.event), found.id, EventBody(found.data))
 
 
 async def _check(response: aiohttp.ClientResponse) -> None:
