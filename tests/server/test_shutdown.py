@@ -192,7 +192,7 @@ async def test_a_server_without_a_worker_and_a_worker_without_a_server_are_a_pai
     ("arguments", "status", "said"),
     [
         (["--host", "10.0.0.1"], 1, "10.0.0.1 is reachable from other machines. Set INDELIBLE_TOKEN"),
-        (["--tools", "nothing"], 1, "--tools nothing: write it as package.module:NAME."),
+        (["--tools", "nothing"], 2, "--tools nothing: write it as package.module:NAME."),
     ],
 )
 async def test_what_keeps_a_server_from_starting_is_one_line(

@@ -54,6 +54,14 @@ KEPT_BY = {
         "The response that": "the_same_request_again_gets_the_same_answer_and_sends_nothing",
         "Nothing is claimed": "the_same_request_again_gets_the_same_answer_and_sends_nothing",
     },
+    "continue_chat": {
+        "Change a chat's settings and start": "a_chat_is_continued_with_its_settings_or_not_at_all",
+        "A refused request": "a_chat_is_continued_with_its_settings_or_not_at_all",
+        "With `fork`": "a_continuation_in_a_copy_that_is_asked_for_often_is_one",
+        "A message that would have to wait": "a_chat_is_continued_with_its_settings_or_not_at_all",
+        "Beside results": "results_and_a_message_beside_them_resume_a_turn_together",
+        "A repeated request": "a_continuation_in_a_copy_that_is_asked_for_often_is_one",
+    },
     "append": {
         "Write rows of running attempts": "a_group_is_written_whole",
         "A row is written only": "of_an_attempt_that_has_ended_or_has_another_epoch_nothing_is_written",

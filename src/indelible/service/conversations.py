@@ -17,13 +17,16 @@ to its wait for results, belongs to it.
 
 Must stay true (tests/service/test_conversations.py): a name leads each user to one chat of their own; the model gets
 the given history and the given results; a turn's origin is the message that started it.
+(tests/server/wires/test_repeated_requests.py): a request that is repeated with its key starts one turn in one chat; one
+that is refused has changed nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -31,19 +34,19 @@ from msgspec.structs import replace
 
 from indelible.content import Block, Message, ToolResult, ToolSpec, encode
 from indelible.content.title import extract_title
-from indelible.errors import Invalid, NotAllowed, NotFound
+from indelible.errors import Invalid, NotAllowed, NotFound, Refused
 from indelible.feed import Cursors
-from indelible.ids import ULID, derive_id, is_id
+from indelible.ids import ULID, derive_id, is_id, new_id
 from indelible.machine import commands
 from indelible.machine.events import Position
 from indelible.models.parameters import check_parameters
-from indelible.service.command_results import write_cursor
-from indelible.service.inputs import ChatChanges, IfBusy, to_blocks
+from indelible.service.command_results import describe_accepted
+from indelible.service.inputs import IfBusy, to_blocks
 from indelible.service.local import LocalService
 from indelible.service.noted_request import note_in
 from indelible.service.results import Accepted, ChatMessage
-from indelible.store.payloads import ChatPatch, NewChat
-from indelible.store.protocol import Outcome
+from indelible.store.payloads import ChatPatch, NewChat, ToolResultsInput, UserInput
+from indelible.store.protocol import ForkPoint, Outcome
 from indelible.store.queries.chat_view import ChatStatus
 
 _CHAT_ID: Final = re.compile(f"chat_{ULID}")
@@ -60,6 +63,12 @@ class TurnSettings(msgspec.Struct, frozen=True, kw_only=True):
     system: str | None = None
     parameters: dict[str, Any] | None = None
     tools: list[ToolSpec] | None = None
+
+    def to_patch(self, *, given_only: bool = False) -> ChatPatch | None:
+        """These settings for every next turn of a chat: all of them, or only the given ones, if there are any."""
+        named = {"system_prompt": self.system, "parameters": self.parameters, "tools": self.tools}
+        kept: dict[str, Any] = {name: value for name, value in named.items() if value is not None or not given_only}
+        return ChatPatch(**kept) if kept else None
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,7 +128,15 @@ class ConversationService:
 
     # --- starting turns ---
 
-    async def create(self, chat_id: str, given: Given, settings: TurnSettings, *, ephemeral: bool = False) -> TurnStart:
+    async def create(
+        self,
+        chat_id: str,
+        given: Given,
+        settings: TurnSettings,
+        *,
+        metadata: dict[str, str] | None = None,
+        ephemeral: bool = False,
+    ) -> TurnStart:
         """A new chat with this history. With a message, the reply starts at once.
 
         An `ephemeral` chat is for this one turn. Its client deletes it; if it does not, a worker archives it later.
@@ -135,26 +152,16 @@ class ConversationService:
             parameters=settings.parameters,
             tools=settings.tools,
             suggested_title=extract_title(given.blocks),
+            labels=_to_labels(metadata or {}),
             ephemeral=ephemeral,
         )
         command = commands.Create(with_message=bool(given.blocks))
-        created = await self._once._execute(chat_id, command, new, _describe_created, _Created)
-        return TurnStart(created.chat_id, created.cursor, created.turn)
-
-    async def configure(self, chat_id: str, settings: TurnSettings, *, given_only: bool = False) -> None:
-        """Set all settings of the next turn, or only the given ones. A busy chat is refused, and keeps its settings."""
-        await self.check_idle(chat_id)
-        named = {"system": settings.system, "parameters": settings.parameters, "tools": settings.tools}
-        changes = {name: value for name, value in named.items() if value is not None or not given_only}
-        if changes:
-            await self.service.update_chat(chat_id, ChatChanges(**changes))  # type: ignore[arg-type]
+        return await self._once._execute(chat_id, command, new, _describe_start, TurnStart)
 
     async def set_metadata(self, chat_id: str, metadata: dict[str, str]) -> dict[str, str]:
         """Replace the metadata of a chat: its labels of the form `key=value`. The user's other labels stay."""
-        if any("=" in key for key in metadata):
-            raise Invalid("metadata: a key may not contain an equals sign.")
-        pairs = [f"{key}={value}" for key, value in metadata.items()]
-        return read_metadata((await self._once.patch_chat(chat_id, ChatPatch(label_pairs=pairs))).labels)
+        patch = ChatPatch(label_pairs=_to_labels(metadata))
+        return read_metadata((await self._once.patch_chat(chat_id, patch)).labels)
 
     async def get_status(self, chat_id: str) -> ChatStatus:
         await self.service._check_owner(chat_id)
@@ -165,29 +172,89 @@ class ConversationService:
         await self.service._check_owner(chat_id)
         return frozenset(tool.name for tool in (await self.service._store.work(chat_id)).tools)
 
-    async def check_idle(self, chat_id: str) -> None:
-        status = await self.service.get_status(chat_id)
-        if status in _BUSY:
-            raise NotAllowed(command="send", state=status, detail="Another response of this conversation is running.")
+    async def start(self, begin: Callable[[], Awaitable[TurnStart]]) -> TurnStart:
+        """Where the turn of this request begins: where it began if the request was made before, or as `begin` does it.
 
-    async def send(self, chat_id: str, blocks: Sequence[Block], *, model: str | None = None) -> TurnStart:
-        """Start a turn in a chat in which none runs. If one does, this is refused, and nothing was sent."""
-        accepted = await self._once.send(chat_id, blocks, model=model)
-        if accepted.queued is not None:
-            await self.service.delete_queued(chat_id, accepted.queued)
-            await self.check_idle(chat_id)
-            raise NotAllowed(command="send", state=accepted.status)
-        return start_of(chat_id, accepted)
+        The key comes first, because the first request has changed what `begin` decides by: a reply runs, or the chat
+        has another end. A request that is refused may also have been overtaken by another one with its key.
+        """
+        found = await self._find_start()
+        if found is not None:
+            return found
+        try:
+            return await begin()
+        except Refused:
+            found = await self._find_start()
+            if found is None:
+                raise
+            return found
+
+    async def _find_start(self) -> TurnStart | None:
+        request = self._once._request
+        stored = None if request is None else await self.service._store.find_response(request)
+        return None if stored is None else msgspec.json.decode(stored.body, type=TurnStart)
+
+    async def send(
+        self,
+        chat_id: str,
+        blocks: Sequence[Block],
+        *,
+        model: str | None = None,
+        settings: ChatPatch | None = None,
+        copy_at: str | None = None,
+    ) -> TurnStart:
+        """Start a turn with these settings in a chat in which none runs, or in a copy that ends with a message.
+
+        If a turn runs, this is refused, and nothing was changed.
+        """
+        content = to_blocks(blocks)
+        message = UserInput(blocks=content, model=model, suggested_title=extract_title(content))
+        fork = None if copy_at is None else ForkPoint(copy_at, new_id("chat"))
+        try:
+            return await self._continue(chat_id, commands.Send(), message, patch=settings, fork=fork)
+        except NotAllowed as refused:
+            if refused.state not in _BUSY:
+                raise
+            detail = "Another response of this conversation is running."
+            raise NotAllowed(command=refused.command, state=refused.state, detail=detail) from refused
+
+    async def submit(
+        self,
+        chat_id: str,
+        results: Sequence[ToolResult],
+        *,
+        blocks: Sequence[Block] = (),
+        settings: ChatPatch | None = None,
+    ) -> TurnStart:
+        """Resume the turn that waits for these results, with these settings. A message beside them joins the turn."""
+        message = UserInput(blocks=to_blocks(blocks)) if blocks else None
+        command = commands.ToolResults(call_ids=tuple(result.call_id for result in results))
+        cut = self.service._cut_results(results)
+        return await self._continue(chat_id, command, message, results=cut, patch=settings)
+
+    async def _continue(
+        self,
+        chat_id: str,
+        command: commands.Send | commands.ToolResults,
+        message: UserInput | None,
+        *,
+        results: ToolResultsInput | None = None,
+        patch: ChatPatch | None = None,
+        fork: ForkPoint | None = None,
+    ) -> TurnStart:
+        service = self._once
+        service._check_model(None if message is None else message.model)
+        if patch is not None and isinstance(patch.parameters, dict):
+            check_parameters(patch.parameters)
+        given = partial(service._store.continue_chat, chat_id, message, results=results, patch=patch, fork=fork)
+        write = partial(given, user_id=await service.get_user_id())
+        return await service._perform(chat_id, command, write, _describe_start, TurnStart)
 
     async def interject(
         self, chat_id: str, blocks: Sequence[Block], *, if_busy: IfBusy, model: str | None = None
     ) -> TurnStart:
         """Start a turn now, or after the one that runs."""
         return start_of(chat_id, await self._once.send(chat_id, blocks, if_busy=if_busy, model=model))
-
-    async def submit(self, chat_id: str, results: Sequence[ToolResult]) -> TurnStart:
-        """Resume the turn that waits for these results."""
-        return start_of(chat_id, await self._once.submit_tool_results(chat_id, results))
 
     # --- finding turns ---
 
@@ -231,16 +298,14 @@ def read_metadata(labels: Sequence[str]) -> dict[str, str]:
     return dict(label.split("=", 1) for label in labels if "=" in label)
 
 
-class _Created(msgspec.Struct, frozen=True):
-    """The response to a repeated request."""
-
-    chat_id: str
-    cursor: str
-    turn: str | None
+def _to_labels(metadata: dict[str, str]) -> list[str]:
+    if any("=" in key for key in metadata):
+        raise Invalid("metadata: a key may not contain an equals sign.")
+    return [f"{key}={value}" for key, value in metadata.items()]
 
 
-def _describe_created(outcome: Outcome) -> _Created:
-    return _Created(outcome.chat_id, write_cursor(outcome), outcome.turn_id)
+def _describe_start(outcome: Outcome) -> TurnStart:
+    return start_of(outcome.chat_id, describe_accepted(outcome))
 
 
 def start_of(chat_id: str, accepted: Accepted) -> TurnStart:

@@ -18,7 +18,7 @@ cursors of lists.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ from indelible.feed import Cursors, Feed, Reader
 from indelible.files.protocol import FileStore
 from indelible.ids import new_id
 from indelible.machine import commands
-from indelible.machine.commands import SendCommand
+from indelible.machine.commands import Command, SendCommand
 from indelible.machine.events import BEGINNING, FeedEvent, MessageTree
 from indelible.models.parameters import check_parameters
 from indelible.recording.storage.protocol import RecordStore, RunTree
@@ -311,10 +311,13 @@ class LocalService:
         self, chat_id: str, results: Sequence[ToolResult], *, turn: str | None = None
     ) -> Accepted:
         command = commands.ToolResults(call_ids=tuple(result.call_id for result in results), turn_id=turn)
+        return await self._accept(chat_id, command, self._cut_results(results))
+
+    def _cut_results(self, results: Sequence[ToolResult]) -> ToolResultsInput:
+        """The results of a client's tools, cut like those of any tool."""
         rendered = [replace(result, output=render_output(result.output)) for result in results]
         check_payload(ToolResultsInput(results=rendered), self._dependencies.limits)
-        cut = [replace(result, output=_cut_output(result.output)) for result in rendered]
-        return await self._accept(chat_id, command, ToolResultsInput(results=cut))
+        return ToolResultsInput(results=[replace(result, output=_cut_output(result.output)) for result in rendered])
 
     # --- the queue ---
 
@@ -416,6 +419,18 @@ class LocalService:
     ) -> T:
         """Carry out a command; if this request was made before, return its stored response."""
         self._check_model(getattr(payload, "model", None))
+        execute = partial(self._store.execute, chat_id, command, payload, user_id=await self.get_user_id())
+        return await self._perform(chat_id, command, execute, describe, result_type)
+
+    async def _perform(
+        self,
+        chat_id: str,
+        command: Command,
+        write: Callable[..., Coroutine[Any, Any, Outcome]],
+        describe: Callable[[Outcome], T],
+        result_type: type[T],
+    ) -> T:
+        """Carry out a write if the user's budget allows this command; a repeated request gets its stored response."""
         user_id = await self.get_user_id()
         if self._dependencies.budget is not None:
             try:
@@ -425,9 +440,8 @@ class LocalService:
                 if stored is None:
                     raise
                 return msgspec.json.decode(stored.body, type=result_type)  # it was made before the limit was reached
-        execute = partial(self._store.execute, chat_id, command, payload, user_id=user_id)
         async with self._access.explained(chat_id, user_id):
-            return await perform_once(self._request, execute, describe, result_type)
+            return await perform_once(self._request, write, describe, result_type)
 
 
 def _cut_output(output: str) -> str:

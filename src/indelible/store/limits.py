@@ -63,9 +63,8 @@ def _check_fields(given: NewChat | ChatPatch, limits: StoreLimits) -> None:
         _check_size("Parameters", len(encode(given.parameters)), limits.parameters_bytes)
     if isinstance(given.tools, list):
         _check_tools(given.tools, limits)
-    if isinstance(given, ChatPatch):
-        for labels in (given.labels, given.label_pairs):
-            check_labels(labels if isinstance(labels, list) else [])
+    for labels in (given.labels, given.label_pairs if isinstance(given, ChatPatch) else None):
+        check_labels(labels if isinstance(labels, list) else [])
 
 
 def check_labels(labels: Sequence[str]) -> None:

@@ -86,6 +86,7 @@ class NewChat(Payload[Create], frozen=True, kw_only=True):
     tools: list[ToolSpec] | None = None
     title: str | None = None
     suggested_title: str | None = None
+    labels: list[str] = []
     ephemeral: bool = False
 
 

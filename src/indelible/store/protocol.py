@@ -22,7 +22,7 @@ from indelible.machine.events import MessageTree, Position
 from indelible.machine.states import Status
 from indelible.store.commands.idempotency import Request, StoredResponse
 from indelible.store.journal.append import Appended, JournalRow
-from indelible.store.payloads import C, ChatPatch, Payload
+from indelible.store.payloads import C, ChatPatch, Payload, ToolResultsInput, UserInput
 from indelible.store.queries.attempts import AttemptView
 from indelible.store.queries.changes import Changes, Resumption
 from indelible.store.queries.chat_view import AttemptName, ChatStatus, ChatView, Event, QueuedMessage
@@ -80,6 +80,13 @@ class Once(NamedTuple):
     respond: Callable[[Outcome], StoredResponse]
 
 
+class ForkPoint(NamedTuple):
+    """Where a copy of a chat ends, and the id of the copy."""
+
+    message_id: str
+    new_chat_id: str
+
+
 class ChatStore(Protocol):
     """A write with `once` may be repeated, and is carried out once."""
 
@@ -126,6 +133,25 @@ class ChatStore(Protocol):
         """Change a chat's metadata, and archive or unarchive it, in one transaction.
 
         * A repeated request changes nothing.
+        """
+
+    async def continue_chat(
+        self,
+        chat_id: str,
+        message: UserInput | None = None,
+        *,
+        results: ToolResultsInput | None = None,
+        patch: ChatPatch | None = None,
+        fork: ForkPoint | None = None,
+        user_id: str,
+        once: Once | None = None,
+    ) -> Outcome:
+        """Change a chat's settings and start a turn with a message, or resume one with results, in one transaction.
+
+        * A refused request has changed nothing, the settings included, and has left no copy.
+        * With `fork`, it happens in a copy of the path to a message, and the chat does not change (see `fork`).
+        * A message that would have to wait is `NotAllowed`. Beside results, it joins the turn that they resume.
+        * A repeated request makes no second copy and starts no second turn.
         """
 
     async def append(self, rows: Sequence[JournalRow]) -> Appended:

@@ -25,10 +25,21 @@ from msgspec.structs import replace
 from indelible.clock import Clock
 from indelible.concurrency.tasks import run_to_completion
 from indelible.content import encode
-from indelible.errors import ChatNotFound, NotFound, TooMany
+from indelible.errors import ChatNotFound, NotAllowed, NotFound, TooMany
 from indelible.ids import is_id
 from indelible.machine import Snapshot, decide
-from indelible.machine.commands import Acquire, Archive, Command, Create, Delete, Unarchive, UpdateChat
+from indelible.machine.commands import (
+    Acquire,
+    Archive,
+    Command,
+    Create,
+    Delete,
+    Send,
+    SendSteer,
+    ToolResults,
+    Unarchive,
+    UpdateChat,
+)
 from indelible.machine.effects import Enqueue, StartQueued
 from indelible.machine.events import MessageTree, Position
 from indelible.store.commands.apply.applier import apply_effects
@@ -46,6 +57,7 @@ from indelible.store.commands.idempotency import (
     forget_expired,
     settle,
 )
+from indelible.store.commands.labels import write_labels
 from indelible.store.database.address import parse_address
 from indelible.store.database.migrate import upgrade_schema
 from indelible.store.database.open import open_database
@@ -54,8 +66,8 @@ from indelible.store.journal.append import Appended, JournalRow, append_group
 from indelible.store.journal.pack import sweep
 from indelible.store.limits import StoreLimits, check_payload
 from indelible.store.lists.sql_lists import SqlLists
-from indelible.store.payloads import C, ChatPatch, NewChat, Payload, WithStep, require
-from indelible.store.protocol import Once, Outcome
+from indelible.store.payloads import C, ChatPatch, NewChat, Payload, ToolResultsInput, UserInput, WithStep, require
+from indelible.store.protocol import ForkPoint, Once, Outcome
 from indelible.store.queries.attempts import AttemptView, load_attempts
 from indelible.store.queries.changes import Changes, Resumption, load_changes, load_positions, load_resumption
 from indelible.store.queries.chat_view import (
@@ -191,6 +203,53 @@ class SqlStore:
         wakes_readers = outcome.wakes_readers or is_moved
         return replace(outcome, effective=outcome.effective or is_moved, wakes_readers=wakes_readers, summary=summary)
 
+    async def continue_chat(
+        self,
+        chat_id: str,
+        message: UserInput | None = None,
+        *,
+        results: ToolResultsInput | None = None,
+        patch: ChatPatch | None = None,
+        fork: ForkPoint | None = None,
+        user_id: str,
+        once: Once | None = None,
+    ) -> Outcome:
+        _check_names(chat_id, Send())
+        for payload in (message, results, patch):
+            check_payload(payload, self.limits)
+        given = partial(self._continue, message=message, results=results, patch=patch, fork=fork)
+        work = partial(given, chat_id=chat_id, user_id=user_id)
+        return await self.commit(work, once=once, slow=fork is not None)
+
+    async def _continue(
+        self,
+        transaction: Transaction,
+        *,
+        chat_id: str,
+        message: UserInput | None,
+        results: ToolResultsInput | None,
+        patch: ChatPatch | None,
+        fork: ForkPoint | None,
+        user_id: str,
+    ) -> Outcome:
+        if fork is not None:
+            await fork_chat(transaction, chat_id, **fork._asdict(), owner_id=user_id, user_id=user_id)
+            chat_id = fork.new_chat_id
+        apply = partial(self._decide_and_apply, transaction, chat_id=chat_id, user_id=user_id)
+        if patch is not None:
+            await apply(command=UpdateChat(), payload=patch)
+        if results is None:
+            outcome = await apply(command=Send(), payload=message)
+            if outcome.queued_id is not None:
+                raise NotAllowed(command=Send.name.value, state=str(outcome.status))
+            return outcome
+        call_ids = tuple(result.call_id for result in results.results)
+        outcome = await apply(command=ToolResults(call_ids=call_ids), payload=results)
+        if message is None:
+            return outcome
+        joined = await apply(command=SendSteer(), payload=message)
+        return replace(outcome, seq=joined.seq, status=joined.status)
+
     async def commit(self, work: Work[Outcome], *, once: Once | None = None, slow: bool = False) -> Outcome:
         work = work if once is None else partial(_claim_and_apply, once=once, work=work)
         return await self.database.write(work, slow=slow, on_committed=self._notify_committed)
@@ -254,11 +313,14 @@ class SqlStore:
             "parameters": None if new.parameters is None else encode(new.parameters),
             "tools": None if new.tools is None else encode(new.tools),
             "title": new.title,
+            "labels": encode(new.labels) if new.labels else None,
             "unindexed_at": None if new.title is None else now,
             "created_at": now,
             "updated_at": now,
         }
         await insert(transaction, "chats", row)
+        if new.labels:
+            await write_labels(transaction, chat_id, new.owner_id, new.labels)
         if new.ephemeral:
             await insert(transaction, "ephemeral_chats", {"chat_id": chat_id})
         chat = row | {"has_title": new.title is not None, "seq": 0, "usage": None, "cost_nanousd": None}

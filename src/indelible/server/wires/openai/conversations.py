@@ -36,9 +36,8 @@ async def create_conversation(request: Request, service: Reads, once: Writes) ->
     """Create a conversation, optionally with items that stand at its beginning."""
     body = await read_body(request, ConversationRequest)
     history: list[Message] = read_items(body.items or [])
-    start = await ConversationService(service, once).create(new_id("chat"), Given(history=history), TurnSettings())
-    if body.metadata:
-        await ConversationService(service).set_metadata(start.chat_id, body.metadata)
+    conversations, given = ConversationService(service, once), Given(history=history)
+    start = await conversations.create(new_id("chat"), given, TurnSettings(), metadata=body.metadata)
     return answer_json(_show(start.chat_id, body.metadata or {}))
 
 

@@ -16,6 +16,7 @@ chat.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Header, Request
@@ -57,11 +58,7 @@ async def create_completion(
         state.feed_slots.check(await service.get_user_id())
     conversations = ConversationService(service, once)
     messages = read_messages(body.messages)
-    if x_indelible_chat is None:
-        system, given = divide(messages)
-        start = await conversations.create(new_id("chat"), given, body.to_settings(system))
-    else:
-        start = await _continue(conversations, x_indelible_chat, messages, body)
+    start = await conversations.start(partial(_start, conversations, x_indelible_chat, messages, body))
     is_archived = x_indelible_chat is None and not body.store
     projection = CompletionProjection(
         f"chatcmpl-{start.chat_id.rpartition('_')[2]}{start.seq}",
@@ -101,21 +98,21 @@ async def create_completion(
     return answer
 
 
-async def _continue(
-    conversations: ConversationService, name: str, messages: list[Message], body: CompletionRequest
+async def _start(
+    conversations: ConversationService, name: str | None, messages: list[Message], body: CompletionRequest
 ) -> TurnStart:
-    """Go on with the chat of this name, or begin it."""
-    chat_id = await conversations.find_chat_id(name)
+    """Go on with the chat of this name, or begin it. Without a name, begin one."""
+    chat_id = new_id("chat") if name is None else await conversations.find_chat_id(name)
     system, given = divide(messages)
     settings = body.to_settings(system)
-    if not await conversations.exists(chat_id):
+    if name is None or not await conversations.exists(chat_id):
         return await conversations.create(chat_id, given, settings)
     if given.progress and (await conversations.get_status(chat_id)).status == "requires_action":
-        await conversations.configure(chat_id, settings, given_only=True)
         awaited = {call.id for call in (await conversations.service.get_chat(chat_id)).action.calls}  # type: ignore[union-attr]
         results: list[ToolResult] = continue_with(given.progress).results
-        return await conversations.submit(chat_id, [result for result in results if result.call_id in awaited])
+        wanted = [result for result in results if result.call_id in awaited]
+        return await conversations.submit(chat_id, wanted, settings=settings.to_patch(given_only=True))
     if given.progress:
         raise Invalid("No call of this chat waits for the output of a tool.")
-    await conversations.configure(chat_id, settings, given_only=True)
-    return await conversations.send(chat_id, given.blocks, model=body.model)
+    patch = settings.to_patch(given_only=True)
+    return await conversations.send(chat_id, given.blocks, model=body.model, settings=patch)

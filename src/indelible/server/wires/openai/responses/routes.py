@@ -31,6 +31,7 @@ from indelible.server.wires.openai.responses.request import MOST_INPUTS, Respons
 from indelible.server.wires.requests import read_body
 from indelible.server.wires.streaming import WireStream, collect, project_stored
 from indelible.service.conversations import ConversationService, Given, TurnSettings, TurnStart, note_request, start_at
+from indelible.store.payloads import ChatPatch
 
 router = APIRouter(tags=["openai"], include_in_schema=False)
 _CANCEL_WAIT_S = 30.0
@@ -44,7 +45,7 @@ async def create_response(request: Request, state: ReadyState, service: Reads, o
     if body.stream:
         state.feed_slots.check(await service.get_user_id())
     conversations = ConversationService(service, once)
-    start = await Starter(state, conversations, body).start()
+    start = await conversations.start(Starter(state, conversations, body).start)
     name = ResponseName(start.chat_id, start.seq)
     projection = await load_projection(state, conversations, name)
     is_kept = body.store is not False or body.previous_response_id is not None or body.conversation is not None
@@ -185,49 +186,48 @@ class Starter:
             raise NotAllowed(command="send", state="running", detail=detail)
         settings = self._body.to_settings(added.system)
         origin = await conversations.find_origin(chat_id, previous.seq)
-        has_changed = read_note(origin).settings != hash_settings(settings)
+        patch = settings.to_patch() if read_note(origin).settings != hash_settings(settings) else None
         if projection.outcome == "waiting":
             _check_answered(projection, added.results)
-            return await self._resume(chat_id, added, settings, has_changed=has_changed)
+            return await self._resume(chat_id, added, settings, patch)
         if added.results and not added.blocks:
             raise Invalid(f"No function call of {previous} waits for this output.")
         assert projection.last_message_id is not None or projection.outcome is not None
         end = (await conversations.list_path(chat_id, limit=1))[-1].id
         is_end = end == (projection.last_message_id or origin.id)
         is_idle = (await conversations.get_status(chat_id)).status in ("idle", "error")
-        if not (is_end and is_idle):
-            copied = await conversations.service.fork_chat(chat_id, projection.last_message_id or origin.id)
-            chat_id = copied.id
-        if has_changed:
-            await conversations.configure(chat_id, settings)
-        return await self._send(chat_id, added, settings)
+        copy_at = None if is_end and is_idle else projection.last_message_id or origin.id
+        return await self._send(chat_id, added, settings, patch, copy_at=copy_at)
 
     async def _join(self, chat_id: str, added: Continuation) -> TurnStart:
         settings = self._body.to_settings(added.system)
         status = (await self._conversations.get_status(chat_id)).status
         if status == "requires_action" and added.results:
-            return await self._resume(chat_id, added, settings, has_changed=False)
+            return await self._resume(chat_id, added, settings)
         if not added.blocks:
             raise Invalid("No function call of this conversation waits for this output.")
-        await self._conversations.configure(chat_id, settings, given_only=True)
-        return await self._send(chat_id, added, settings)
+        return await self._send(chat_id, added, settings, settings.to_patch(given_only=True))
 
     async def _resume(
-        self, chat_id: str, added: Continuation, settings: TurnSettings, *, has_changed: bool
+        self, chat_id: str, added: Continuation, settings: TurnSettings, patch: ChatPatch | None = None
     ) -> TurnStart:
         """Bring the results that the turn waits for; what the user says beside them joins it."""
-        if has_changed:
-            await self._conversations.configure(chat_id, settings)
         noted = note_request(Given(blocks=list(added.results)), self._note(settings, continues=True))
         results = [block for block in noted.blocks if isinstance(block, ToolResult)]
-        start = await self._conversations.submit(chat_id, results)
-        if added.blocks:
-            await self._conversations.service.send(chat_id, added.blocks, if_busy="steer")
-        return start
+        return await self._conversations.submit(chat_id, results, blocks=added.blocks, settings=patch)
 
-    async def _send(self, chat_id: str, added: Continuation, settings: TurnSettings) -> TurnStart:
+    async def _send(
+        self,
+        chat_id: str,
+        added: Continuation,
+        settings: TurnSettings,
+        patch: ChatPatch | None,
+        *,
+        copy_at: str | None = None,
+    ) -> TurnStart:
         noted = note_request(Given(blocks=added.blocks), self._note(settings, continues=True))
-        return await self._conversations.send(chat_id, noted.blocks, model=self._body.model)
+        model = self._body.model
+        return await self._conversations.send(chat_id, noted.blocks, model=model, settings=patch, copy_at=copy_at)
 
     def _note(self, settings: TurnSettings, *, inputs: int = 1, continues: bool = False) -> dict[str, Any]:
         more = {"continues": True} if continues else {}
