@@ -39,6 +39,9 @@ _FEED_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_r
 _ANSWER_S: Final = 90.0
 """No response takes longer: a stop may wait for a minute."""
 
+_FRUITLESS: Final = 5
+"""After so many responses in a row without a byte of it, a file is lost: no restart takes that long."""
+
 _PASSING: Final = frozenset({502, 503, 504})
 """Transient errors of a server, or of a proxy in front of it."""
 
@@ -158,27 +161,31 @@ class HttpTransport:
     async def download(self, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
         """The bytes of a file from `start` to before `stop`, over any number of connections, each byte once.
 
-        Raises `ServerFailed` if no more of them arrived for too long.
+        Raises `ServerFailed` if no server was reachable for too long, or if several responses in a row brought nothing.
         """
-        place = start
+        place, fruitless = start, 0
         back_off = _BackOff(self._retry_for_s, self._clock)
         while place < stop:
+            failure = _Unreached("The file ended early.")
             try:
                 async with self._open("GET", path, headers={"Range": f"bytes={place}-{stop - 1}"}) as response:
+                    fruitless += 1
                     sent_from = place if response.status == 206 else 0  # not every proxy lets ranges through
                     async for chunk in response.content.iter_chunked(CHUNK_BYTES):
                         missing = chunk[max(0, place - sent_from) : stop - sent_from]
                         sent_from += len(chunk)
                         if missing:
                             place += len(missing)
+                            fruitless = 0
                             back_off.reset()
                             yield missing
                         if place == stop:
                             return
             except _Unreached as error:
-                await back_off.wait(error)
-            else:
-                await back_off.wait(_Unreached("The file ended early."))
+                failure = error
+            if fruitless == _FRUITLESS:
+                raise ServerFailed(f"The server does not send the file: {failure}") from failure.__cause__
+            await back_off.wait(failure)
 
     async def follow(
         self,
