@@ -6,14 +6,17 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 from tests.support.app_harness import AppHarness, make_settings
 from tests.support.messages import find_reply, outline, read_text
+from tests.support.waiting import deadline, poll_until
 
 from indelible.app.chat import Chat
 from indelible.app.reply import NeverSent, Reply
 from indelible.content import Part, TextDelta, ToolResult, Usage
 from indelible.errors import Invalid, ModelFailed, NotAllowed, NotFound, TooMany
+from indelible.service.results import Accepted
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 
@@ -294,6 +297,106 @@ async def test_stopping_a_chat_that_is_deleted_meanwhile_says_so(harness: AppHar
     await chat.delete()
     with pytest.raises(NotFound):
         await stopping
+
+
+# --- a cursor that is of no use, as after a restored backup ---
+
+
+def read_with_useless_cursor(harness: AppHarness, chat: Chat, begun: Accepted) -> Reply:
+    return Reply(harness.app.service, chat.id, msgspec.structs.replace(begun, cursor="useless"))
+
+
+async def test_a_reply_whose_turn_ended_behind_a_useless_cursor_is_what_is_stored(harness: AppHarness) -> None:
+    called: Script = [
+        parts.text_delta("1", "Let me roll. "),
+        parts.tool_call("c1", "roll", "{}"),
+        parts.finish("tool_calls"),
+    ]
+    chat = await start(harness, called, say("A ", "four."), say("Next"))
+    begun = await chat.post("Roll")
+    await harness.wait_for_end(chat)
+    await chat.send("And now?")
+
+    reply = read_with_useless_cursor(harness, chat, begun)
+    async with deadline():
+        read = [part async for part in reply]
+
+    assert "".join(part.text for part in read) == reply.text == "Let me roll. A four."
+    assert [message.role for message in reply.messages] == ["assistant", "tool", "assistant"]
+    assert reply.outcome == "complete"
+
+
+async def test_a_reply_that_runs_behind_a_useless_cursor_is_read_to_its_end(harness: AppHarness) -> None:
+    gate = asyncio.Event()
+    chat = await start(harness, gated(gate, "One, ", "two."))
+    begun = await chat.post("Count")
+    await harness.wait_for_text(chat, "One, ")
+
+    reply = read_with_useless_cursor(harness, chat, begun)
+    read = []
+    async with deadline():
+        async for part in reply:
+            read.append(part.text)
+            gate.set()
+
+    assert "".join(read) == reply.text == "One, two."
+    assert (reply.outcome, [message.text for message in reply.messages]) == ("complete", ["One, two."])
+
+
+async def test_a_reply_that_loses_its_place_half_way_repeats_nothing(harness: AppHarness) -> None:
+    gate = asyncio.Event()
+    chat = await start(harness, gated(gate, "One, ", "two."))
+    reply = chat.send("Count")
+    async with deadline():
+        async for part in reply:
+            assert part.text == "One, "
+            break
+        await reply.aclose()
+        gate.set()
+        await harness.wait_for_end(chat)
+        reply._cursor = "useless"
+        assert [part.text async for part in reply] == ["two."]
+    assert (reply.text, reply.outcome) == ("One, two.", "complete")
+
+
+async def test_every_end_of_a_reply_is_known_behind_a_useless_cursor(harness: AppHarness) -> None:
+    failure = ModelFailed("No.", kind="usage_limit", provider="scripted")
+    chat = await start(harness, HANG, say("Edited"), [parts.text_delta("1", "Half"), failure])
+    stopped = await chat.post("Talk")
+    await harness.wait_for_text(chat, "Well")
+    queued = await chat.post("Never mind")
+    assert queued.queued is not None
+    await chat.delete_queued(queued.queued)
+    await chat.interrupt()
+    async with deadline():
+        reply = await read_with_useless_cursor(harness, chat, stopped)
+        assert (reply.text, reply.outcome) == ("Well", "interrupted")
+        assert (await read_with_useless_cursor(harness, chat, queued)).outcome == "withdrawn"
+
+        assert stopped.message is not None
+        await chat.edit(stopped.message, "Talk more")
+        assert (await read_with_useless_cursor(harness, chat, stopped)).outcome == "edited"
+
+        failed = await chat.post("Fail")
+        await harness.wait_for_end(chat)
+        reply = read_with_useless_cursor(harness, chat, failed)
+        with pytest.raises(ModelFailed, match=r"No\.") as raised:
+            await reply
+    assert (reply.text, reply.outcome, raised.value.kind) == ("Half", "failed", "usage_limit")
+
+
+async def test_a_message_that_waits_behind_a_useless_cursor_gets_its_reply(harness: AppHarness) -> None:
+    gate = asyncio.Event()
+    chat = await start(harness, gated(gate, "One, ", "two."), say("Three."))
+    await chat.post("Count")
+    await harness.wait_for_text(chat, "One, ")
+    reply = read_with_useless_cursor(harness, chat, await chat.post("Go on"))
+    reading = asyncio.create_task(reply._read_all())
+    async with deadline():
+        await poll_until(lambda: reply.cursor not in (None, "useless"))
+        gate.set()
+        await reading
+    assert (reply.text, reply.outcome) == ("Three.", "complete")
 
 
 # --- refusals ---

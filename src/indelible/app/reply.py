@@ -8,6 +8,9 @@ process and, with a cursor that survives lost connections, the feed of a server.
 A message may wait in the queue first, or join a running turn (a steer). The events of its entry into history show which
 turn is its own: a message that opens a turn is followed by that turn's `status`, one that joins a turn is not.
 
+If its cursor is of no use, as after a restored backup, the feed sends a snapshot: the reply continues from what is
+stored, and ends with it if its turn is no longer running.
+
 Nothing is sent until the reply is read: `begin`, `async with`, `async for` and `await` all send, once. A reply that is
 dropped without any of them would lose the message silently, so it causes a warning.
 
@@ -19,15 +22,17 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
+from itertools import takewhile
 from typing import Any, Literal, Self, cast
 
 import msgspec
 
-from indelible.content import Part, Usage
+from indelible.content import Part, TextDelta, Usage
+from indelible.content.blocks import text_of
 from indelible.errors import FailureKind, ModelFailed, NotFound, Shutdown
 from indelible.machine.events import FeedEvent
 from indelible.service.protocol import ChatService
-from indelible.service.results import Accepted, ChatMessage
+from indelible.service.results import Accepted, ChatMessage, LiveBlocks
 
 ReplyOutcome = Literal["complete", "interrupted", "failed", "edited", "requires_action", "withdrawn", "deleted"]
 
@@ -38,6 +43,22 @@ class NeverSent(RuntimeWarning):
 
 class _MessageEvent(msgspec.Struct):
     message: ChatMessage
+
+
+class _Queued(msgspec.Struct):
+    id: str
+
+
+class _Snapshot(msgspec.Struct):
+    """The fields used of a snapshot event."""
+
+    status: str
+    turn: str | None
+    error: dict[str, Any] | None
+    queue: list[_Queued]
+    live: LiveBlocks | None
+    messages: list[ChatMessage]
+    has_more: bool
 
 
 class Reply:
@@ -60,6 +81,7 @@ class Reply:
         self._sending: asyncio.Future[Accepted] | None = None
         self._has_begun = isinstance(begin, Accepted)
         self._reading: AsyncGenerator[Part, None] | None = None
+        self._message_id: str | None = None
         self._queued_id: str | None = None
         self._has_entered = False
         self._attempts: set[str] = set()
@@ -149,6 +171,7 @@ class Reply:
         if self._cursor is None:
             begun = await self.begin()
             self._current_turn = begun.turn
+            self._message_id = begun.message
             self._queued_id = begun.queued
             self._has_entered = begun.queued is None
             self.turn_id = begun.turn if self._has_entered else None
@@ -165,6 +188,8 @@ class Reply:
                             for part in event.parts:
                                 self.text += part.text
                                 yield part
+                        elif event.kind == "snapshot" and (unread := self._note_snapshot(event)):
+                            yield TextDelta("stored", unread)
                         if self._has_ended():
                             break
             except NotFound:
@@ -198,6 +223,7 @@ class Reply:
     def _note_message(self, event: FeedEvent) -> None:
         if self._queued_id is not None and event.data.get("queued") == self._queued_id:
             self._has_entered = True
+            self._message_id = event.data["message"]["id"]
         elif self._is_own_turn() and event.data["message"]["role"] != "user":
             self.messages.append(msgspec.json.decode(event.json, type=_MessageEvent).message)
 
@@ -219,6 +245,45 @@ class Reply:
         elif self._queued_id not in data["ids"]:
             self.outcome = "withdrawn"
 
+    def _note_snapshot(self, event: FeedEvent) -> str:
+        """Continue from what is stored; returns the text that was not read yet."""
+        chat = msgspec.json.decode(event.json, type=_Snapshot)
+        self._current_turn = chat.turn
+        if self._has_entered and self.turn_id is None:
+            self.turn_id = chat.turn
+        live = chat.live if self._is_own_turn() else None
+        if live is not None:
+            self._attempts.add(live.attempt)
+        if not self._is_own_turn():
+            self.outcome = self._find_outcome(chat)
+        elif chat.status == "requires_action":
+            self.outcome = "requires_action"
+        following = self._list_following(chat)
+        if following is None:  # not known where it begins: it is what was read
+            return ""
+        before, self.messages = self.text, list(takewhile(_is_reply, following))
+        self.text = "".join(message.text for message in self.messages if message.role == "assistant")
+        self.text += "" if live is None else text_of(live.blocks)
+        return self.text.removeprefix(before) if self.text.startswith(before) else ""
+
+    def _list_following(self, chat: _Snapshot) -> list[ChatMessage] | None:
+        """The messages after the one that is answered; None if that is not among the last of the branch."""
+        places = [place for place, message in enumerate(chat.messages, start=1) if message.id == self._message_id]
+        return chat.messages[places[0] :] if places else None
+
+    def _find_outcome(self, chat: _Snapshot) -> ReplyOutcome | None:
+        """How the turn ended, as far as it can be seen; None if the message is still in the queue."""
+        following = self._list_following(chat)
+        if not self._has_entered:
+            return None if any(queued.id == self._queued_id for queued in chat.queue) else "withdrawn"
+        if following is None and self._message_id is not None and not chat.has_more:
+            return "edited"
+        if chat.error is not None and all(map(_is_reply, following or ())):
+            self._error = chat.error
+            return "failed"
+        replies = [message for message in takewhile(_is_reply, following or ()) if message.role == "assistant"]
+        return "interrupted" if replies and replies[-1].partial else "complete"
+
     def _describe_failure(self) -> ModelFailed:
         error = self._error or {}
         return ModelFailed(
@@ -229,6 +294,10 @@ class Reply:
             provider=error.get("provider"),
             detail=error.get("detail"),
         )
+
+
+def _is_reply(message: ChatMessage) -> bool:
+    return message.role != "user"
 
 
 def _mark_seen(sending: asyncio.Future[Accepted]) -> None:
