@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from indelible.content import encode
-from indelible.errors import IndelibleError, NotAllowed, RateLimited, Refused, StoreFailed
+from indelible.errors import IndelibleError, Invalid, NotAllowed, RateLimited, Refused, StoreFailed
 from indelible.server.access.security_headers import DATA_HEADERS
 
 _log: Final = logging.getLogger(__name__)
@@ -60,6 +60,7 @@ PROBLEM_SCHEMA: Final = {
         "detail": {"type": "string"},
         "state": {"type": "string", "description": "With `not_allowed`: the state of the chat."},
         "command": {"type": "string", "description": "With `not_allowed`: the refused command."},
+        "param": {"type": "string", "description": "With `invalid`: the parameter that is not supported."},
     },
 }
 _STATUSES: Final = {
@@ -126,6 +127,8 @@ def answer_refusal(error: Refused) -> Response:
     status = _STATUSES[kind]
     if isinstance(error, NotAllowed):
         return make_problem(status, kind, str(error), state=error.state, command=error.command)
+    if isinstance(error, Invalid) and error.param is not None:
+        return make_problem(status, kind, str(error), param=error.param)
     if isinstance(error, RateLimited):
         return make_problem(status, kind, str(error), headers={"Retry-After": str(math.ceil(error.retry_after_s))})
     return make_problem(status, kind, str(error))
