@@ -23,6 +23,7 @@ from starlette.responses import Response
 from indelible.content import encode
 from indelible.errors import IndelibleError, Invalid, NotAllowed, RateLimited, Refused, StoreFailed
 from indelible.server.access.security_headers import DATA_HEADERS
+from indelible.server.head_requests import find_methods
 
 _log: Final = logging.getLogger(__name__)
 
@@ -163,10 +164,11 @@ def _shorten(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[:longest]}…"
 
 
-async def _answer_http(_request: Request, error: Exception) -> Response:
+async def _answer_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     kind = _BY_STATUS.get(error.status_code, "bad_request")
-    return make_problem(error.status_code, kind, str(error.detail), headers=error.headers)
+    headers = {"Allow": ", ".join(find_methods(request))} if error.status_code == 405 else error.headers
+    return make_problem(error.status_code, kind, str(error.detail), headers=headers)
 
 
 async def _answer_internal_error(request: Request, error: Exception) -> Response:
