@@ -59,7 +59,6 @@ SENDS_PICTURE: Final[dict[str, Any]] = {
     "responses": {200: {"description": "The picture.", "content": {"image/webp": {}}}, 304: _KNOWN},
 }
 _UPLOAD: Final = answers(StoredFile, status=201)
-_UPLOAD["responses"][415] = document_problem(415)
 _UPLOAD["openapi_extra"] = {"requestBody": {"required": True, **_ANY}}
 
 router = APIRouter(tags=["files"])
