@@ -125,9 +125,13 @@ class StoredFileNotFound(NotFound):
 
 
 class Invalid(Refused):
-    """The command is malformed, whatever the state."""
+    """The command is malformed, whatever the state. `param` names a part of it that is not supported."""
 
     problem_kind = "invalid"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class NotPermitted(Refused):

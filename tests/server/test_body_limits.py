@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from io import BytesIO
 from typing import Any
@@ -138,3 +139,18 @@ def test_what_is_no_json_is_left_to_the_parser(body: bytes) -> None:
 def test_json_that_is_not_utf_8_is_refused_because_its_values_cannot_be_counted(encoding: str) -> None:
     with pytest.raises(Invalid, match="UTF-8"):
         check_json('{"text": "Rain"}'.encode(encoding))
+
+
+@pytest.mark.parametrize("path", ["/chats", "/files?name=rain.txt", "//v1/responses"])
+async def test_a_compressed_body_is_refused_with_the_reason(harness: AppHarness, path: str) -> None:
+    server = await harness.start_server(worker=False)
+    headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+    data = gzip.compress(b'{"message": "Hi", "input": "Hi"}')
+    async with server.request("POST", path, data=data, headers=headers) as response:
+        assert response.status == 415
+        text = await response.text()
+    assert "must not be compressed" in text
+    assert (await server.client.list_chats())["items"] == []
+    plain = {"Content-Encoding": "identity"}
+    async with server.request("POST", "/chats", json={"message": "Hi"}, headers=plain) as response:
+        assert response.status == 201

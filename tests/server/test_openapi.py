@@ -66,7 +66,9 @@ async def test_every_operation_documents_its_problems_one_by_one(harness: AppHar
     assert not any("default" in operation["responses"] for operation in operations)
     assert all({"500", "503"} <= set(operation["responses"]) for operation in operations)
     send = document["paths"]["/api/v1/chats/{chat_id}/messages"]["post"]["responses"]
-    assert {"200", "202", "400", "401", "403", "404", "409", "413", "421", "422", "429", "500", "503"} == set(send)
+    assert {"200", "202", "400", "401", "403", "404", "409", "413", "415", "421", "422", "429", "500", "503"} == set(
+        send
+    )
     assert {"200", "500", "503"} == set(document["paths"]["/healthz"]["get"]["responses"])
     problem = send["409"]["content"]["application/problem+json"]["schema"]
     assert problem == {"$ref": "#/components/schemas/Problem"}

@@ -111,7 +111,11 @@ async def test_a_method_that_a_route_has_not_is_told_those_that_it_has(harness: 
 
     async with server.request("DELETE", "//healthz") as response:
         await read_problem(response)
-        assert response.headers["Allow"] == "GET"
+        assert response.headers["Allow"] == "GET, HEAD"
+    for path, methods in (("/chats/chat_1", "DELETE, GET, HEAD, PATCH"), ("//web/app.js", "GET, HEAD")):
+        async with server.request("PUT", path) as response:
+            await read_problem(response)
+            assert response.headers["Allow"] == methods
 
 
 async def test_more_messages_than_may_wait_are_too_many_and_come_back_later(harness: AppHarness) -> None:

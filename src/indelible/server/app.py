@@ -26,6 +26,7 @@ from indelible.server.access.middleware import AccessMiddleware
 from indelible.server.access.proxies import normalize_base_path
 from indelible.server.dependencies import ServerState
 from indelible.server.direct_route import DirectRoute
+from indelible.server.head_requests import HeadRequests
 from indelible.server.limits.body_limits import BodyLimits
 from indelible.server.login import oidc_routes
 from indelible.server.login import pages as login
@@ -147,7 +148,9 @@ class Server:
         limited = BodyLimits(self._make_application())
         access = AccessMiddleware(limited, settings, find_state=lambda: self.server_state)
         self._proxies = access.proxies
-        self.application: ASGIApp = OpenAIErrors(access, base_path=normalize_base_path(settings.base_path))
+        self.application: ASGIApp = HeadRequests(
+            OpenAIErrors(access, base_path=normalize_base_path(settings.base_path))
+        )
 
     def begin_shutdown(self) -> None:
         """Fail the readiness check and send every reader `end`: it reconnects elsewhere, and its connection closes."""

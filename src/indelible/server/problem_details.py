@@ -21,8 +21,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from indelible.content import encode
-from indelible.errors import IndelibleError, NotAllowed, RateLimited, Refused, StoreFailed
+from indelible.errors import IndelibleError, Invalid, NotAllowed, RateLimited, Refused, StoreFailed
 from indelible.server.access.security_headers import DATA_HEADERS
+from indelible.server.head_requests import find_methods
 
 _log: Final = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ PROBLEM_SCHEMA: Final = {
         "detail": {"type": "string"},
         "state": {"type": "string", "description": "With `not_allowed`: the state of the chat."},
         "command": {"type": "string", "description": "With `not_allowed`: the refused command."},
+        "param": {"type": "string", "description": "With `invalid`: the parameter that is not supported."},
     },
 }
 _STATUSES: Final = {
@@ -126,6 +128,8 @@ def answer_refusal(error: Refused) -> Response:
     status = _STATUSES[kind]
     if isinstance(error, NotAllowed):
         return make_problem(status, kind, str(error), state=error.state, command=error.command)
+    if isinstance(error, Invalid) and error.param is not None:
+        return make_problem(status, kind, str(error), param=error.param)
     if isinstance(error, RateLimited):
         return make_problem(status, kind, str(error), headers={"Retry-After": str(math.ceil(error.retry_after_s))})
     return make_problem(status, kind, str(error))
@@ -160,10 +164,11 @@ def _shorten(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[:longest]}…"
 
 
-async def _answer_http(_request: Request, error: Exception) -> Response:
+async def _answer_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     kind = _BY_STATUS.get(error.status_code, "bad_request")
-    return make_problem(error.status_code, kind, str(error.detail), headers=error.headers)
+    headers = {"Allow": ", ".join(find_methods(request))} if error.status_code == 405 else error.headers
+    return make_problem(error.status_code, kind, str(error.detail), headers=headers)
 
 
 async def _answer_internal_error(request: Request, error: Exception) -> Response:

@@ -12,11 +12,12 @@ from fastapi.routing import APIRoute
 from tests.server.asking import read_problem
 from tests.server.wires.wire_clients import open_openai
 from tests.support.app_harness import AppHarness
-from tests.support.running_server import RunningServer
+from tests.support.running_server import RunningServer, say
 
 import indelible
 from indelible.server.wires.openai.names import ResponseName, name_conversation
 from indelible.server.wires.routes import ROUTERS
+from indelible.testing import ScriptedModel
 
 DOCS = Path(__file__).parents[3] / "docs"
 ROUTES = [
@@ -77,6 +78,56 @@ async def test_a_refusal_has_the_shape_that_clients_of_openai_read(harness: AppH
         assert error["type"] == "invalid_request_error"
         assert error["message"]
     assert (await server.client.list_chats())["items"] == []
+
+
+UNSUPPORTED: list[tuple[str, dict[str, Any]]] = [
+    ("chat/completions", {"n": 2}),
+    ("chat/completions", {"n": 0}),
+    ("chat/completions", {"logprobs": True}),
+    ("chat/completions", {"top_logprobs": 3}),
+    ("chat/completions", {"logit_bias": {"50256": -100}}),
+    ("chat/completions", {"modalities": ["text", "audio"]}),
+    ("chat/completions", {"audio": {"voice": "alloy", "format": "wav"}}),
+    ("chat/completions", {"functions": [{"name": "weather", "parameters": {}}]}),
+    ("chat/completions", {"function_call": {"name": "weather"}}),
+    ("chat/completions", {"web_search_options": {}}),
+    ("responses", {"include": ["message.output_text.logprobs"]}),
+    ("responses", {"top_logprobs": 3}),
+    ("responses", {"prompt": {"id": "pmpt_1"}}),
+]
+
+
+async def test_a_parameter_that_nothing_here_fulfils_is_refused_by_name(harness: AppHarness) -> None:
+    server: RunningServer = await harness.start_server(worker=False)
+    for route, asked in UNSUPPORTED:
+        body = {"messages": [{"role": "user", "content": "Hi"}], "input": "Hi", **asked}
+        async with server.request("POST", f"//v1/{route}", json=body) as response:
+            assert response.status == 400, asked
+            error = (await response.json())["error"]
+        (name,) = asked
+        assert (error["param"], error["code"], error["type"]) == (
+            name,
+            "unsupported_parameter",
+            "invalid_request_error",
+        )
+        assert repr(name) in error["message"]
+    assert (await server.client.list_chats())["items"] == []
+
+
+async def test_a_parameter_that_asks_for_nothing_is_accepted(harness: AppHarness) -> None:
+    server = await harness.start_server(ScriptedModel([say("One."), say("Two."), say("Three."), say("Four.")]))
+    off = {"n": 1, "logprobs": False, "top_logprobs": 0, "modalities": ["text"], "functions": [], "logit_bias": {}}
+    messages: Any = [{"role": "user", "content": "Hi"}]
+    async with open_openai(server) as client:
+        for given in (off, dict.fromkeys([*off, "audio", "function_call", "web_search_options"])):
+            made: Any = {"model": "scripted", "messages": messages, "extra_body": given}
+            assert (await client.chat.completions.create(**made)).choices[0].message.content
+        for given in (
+            {"include": ["reasoning.encrypted_content"], "top_logprobs": 0},
+            dict.fromkeys(["include", "prompt"]),
+        ):
+            asked: Any = {"model": "scripted", "input": "Hi", "extra_body": given}
+            assert (await client.responses.create(**asked)).output_text
 
 
 @pytest.mark.parametrize(

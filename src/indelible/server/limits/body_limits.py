@@ -6,6 +6,8 @@ all that matters; nearly every body is below the limits even if those inside of 
 counts at the speed of memory. Bytes can be counted because JSON is UTF-8 here, as RFC 8259 says; Python's parser would
 accept UTF-16 and UTF-32 too. Whether the body is JSON at all is left to the parser.
 
+A compressed body is refused, an uploaded file too: its size would be known only after it was unpacked.
+
 What passes here is bounded, and schemas.py gives every list in it a limit of its own.
 
 Must stay true (tests/server/test_body_limits.py): the count is exact where it decides; no mistake costs more than a
@@ -18,6 +20,7 @@ import json
 import re
 from typing import Final
 
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -29,6 +32,10 @@ MAX_JSON_VALUES: Final = 50_000
 MAX_JSON_DEPTH: Final = 64
 _DECODED_STRICTLY: Final = "/chats/import"
 """A route that decodes its body by type, and stops at the first mistake. An exported chat has many values."""
+_DETAIL: Final = "Request bodies must not be compressed. Send the body as it is, without `Content-Encoding`."
+_COMPRESSED: Final = make_problem(415, "unsupported_type", _DETAIL)
+_COMPRESSED_FILE: Final = make_problem(415, "unsupported_type", _DETAIL, headers={"Connection": "close"})
+"""Nobody reads the file."""
 _STRUCTURE: Final = re.compile(rb"[\[\]{},]")
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
@@ -40,11 +47,18 @@ class BodyLimits:
         self._application = application
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] not in _WITH_BODY or is_upload(scope):
+        if scope["type"] != "http" or scope["method"] not in _WITH_BODY:
             await self._application(scope, receive, send)
+            return
+        is_compressed = Headers(scope=scope).get("content-encoding", "").lower() not in ("", "identity")
+        if is_upload(scope):
+            await (_COMPRESSED_FILE if is_compressed else self._application)(scope, receive, send)
             return
         try:
             message = await _collect(receive)
+            if is_compressed:
+                await _COMPRESSED(scope, receive, send)
+                return
             if scope["method"] != "POST" or not scope["path"].endswith(_DECODED_STRICTLY):
                 check_json(message.get("body", b""))
         except (TooLarge, HTTPException) as error:  # the latter from access/middleware.py

@@ -2,8 +2,8 @@
 
 A client generator, a gateway and a reader of `/docs` need to know which statuses can come. A list written by hand at
 each route would soon be wrong, and a `default` says nothing: no status would be undocumented. So they follow from the
-route: one that needs a login can answer 401, one with an id in its path 404, one with a body 413. A status that only
-one route can answer is in that route's own `responses` (routes/files.py).
+route: one that needs a login can answer 401, one with an id in its path 404, one with a body 413 and 415. A status that
+only one route can answer is in that route's own `responses` (routes/files.py).
 
 Left out is what a connection gets before any route is known: 408 and 431 (limits/connections.py), 405 and the 404 of an
 unknown path.
@@ -31,7 +31,7 @@ _MEANINGS: Final = {
     404: "It does not exist, or is not yours (`not_found`).",
     409: "Not possible in this state (`not_allowed`).",
     413: "Larger than a limit (`too_large`).",
-    415: "Files of this type are not accepted (`unsupported_type`).",
+    415: "The body is compressed, or a file of this type is not accepted (`unsupported_type`).",
     421: "The server does not answer to this name (`wrong_host`).",
     422: "The request is not valid (`invalid`).",
     429: "Too many requests, or more than a limit (`rate_limited`, `too_many`). `Retry-After` says when to retry.",
@@ -60,7 +60,7 @@ def document_problems(route: APIRoute, path: str) -> dict[int | str, dict[str, A
     if _has_input(route):
         statuses.add(422)
     if methods & _WITH_BODY:
-        statuses |= {400, 413}
+        statuses |= {400, 413, 415}
     if "{chat_id}" in path and any(each.call is get_service_once for each in route.dependant.dependencies):
         statuses.add(409)
     return {status: document_problem(status) for status in sorted(statuses)}

@@ -26,6 +26,7 @@ from starlette.types import Send
 from indelible.errors import NotFound, Refused, StoreFailed
 from indelible.files.protocol import StoredFile, UploadKey
 from indelible.server.dependencies import PageLimit, Reads, answer_json
+from indelible.server.head_requests import is_head
 from indelible.server.limits.uploads import UploadBody
 from indelible.server.openapi.documented_problems import document_problem
 from indelible.server.openapi.response_schemas import answers
@@ -58,7 +59,6 @@ SENDS_PICTURE: Final[dict[str, Any]] = {
     "responses": {200: {"description": "The picture.", "content": {"image/webp": {}}}, 304: _KNOWN},
 }
 _UPLOAD: Final = answers(StoredFile, status=201)
-_UPLOAD["responses"][415] = document_problem(415)
 _UPLOAD["openapi_extra"] = {"requestBody": {"required": True, **_ANY}}
 
 router = APIRouter(tags=["files"])
@@ -124,8 +124,10 @@ def answer_download(request: Request, files: LocalFiles, grant: FileGrant) -> Re
     headers["Content-Length"] = str(stop - start)
     if part is not None:
         headers["Content-Range"] = f"bytes {start}-{stop - 1}/{file.size}"
-    chunks = _read(files, grant, start, stop)
     status = 200 if part is None else 206
+    if is_head(request.scope):
+        return Response(status_code=status, media_type=file.media_type, headers=headers)
+    chunks = _read(files, grant, start, stop)
     return _Download(chunks, status_code=status, media_type=file.media_type, headers=headers)
 
 

@@ -26,6 +26,7 @@ from starlette.types import Receive, Scope, Send
 
 from indelible.feed import ListReader, Reader
 from indelible.server.access.security_headers import DATA_HEADERS
+from indelible.server.head_requests import refuse_head
 from indelible.server.streaming.sse_pieces import Events, iterate_pieces
 
 _COMMENT: Final = b": still here\n\n"
@@ -60,7 +61,8 @@ class FeedResponse(Response):
         self._comment: asyncio.Future[None] | None = None
         self.more_headers: list[tuple[bytes, bytes]] = []
 
-    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refuse_head(scope)
         async with self._open_reader() as reader:
             sending = asyncio.create_task(self._send_all(reader, send), name="sending a feed")
             leaving = asyncio.create_task(_wait_for_leave(receive), name="watching for a disconnect")

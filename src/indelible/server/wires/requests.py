@@ -1,8 +1,13 @@
-"""The body of a request on another wire. Unknown fields are ignored: the clients of these wires send many."""
+"""The body of a request on another wire.
+
+Unknown fields are ignored: the clients of these wires send many. A known one that asks for something that this server
+cannot give is refused, because its client would wait for it in vain.
+"""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -14,6 +19,15 @@ from indelible.errors import Invalid
 class WireBody(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
+    off: ClassVar[Mapping[str, Sequence[Any]]] = {}
+    """Parameters that are not supported, each with the values that do not ask for anything; None never does."""
+
+    @classmethod
+    def find_unsupported(cls, given: Mapping[str, Any]) -> str | None:
+        """The first parameter that asks for something that is not supported."""
+        asked = (name for name, values in cls.off.items() if given.get(name) not in (None, *values))
+        return next(asked, None)
+
 
 B = TypeVar("B", bound=WireBody)
 
@@ -22,7 +36,10 @@ async def read_body(request: Request, kind: type[B]) -> B:
     """The body, checked. Raises `Invalid` with the first mistake."""
     raw = await request.body()
     try:
-        return kind.model_validate(msgspec.json.decode(raw) if raw else {})
+        given = msgspec.json.decode(raw) if raw else {}
+        if isinstance(given, dict) and (name := kind.find_unsupported(given)) is not None:
+            raise Invalid(f"Unsupported parameter: {name!r} is not supported with this value. Omit it.", param=name)
+        return kind.model_validate(given)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"][:6]))

@@ -78,8 +78,8 @@ def rewrite(status: int, body: bytes) -> tuple[int, bytes]:
     error = {
         "message": problem["detail"],
         "type": _TYPES.get(status, default),
-        "param": None,
-        "code": _CODES.get(kind, kind),
+        "param": problem.get("param"),
+        "code": "unsupported_parameter" if "param" in problem else _CODES.get(kind, kind),
     }
     return status, encode({"error": error})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from indelible.content import Block, Message, ToolCall, ToolResult, ToolSpec, text_of
 from indelible.errors import Invalid
@@ -27,6 +27,18 @@ class CompletionTool(WireBody):
 
 
 class CompletionRequest(WireBody):
+    off: ClassVar = {
+        "n": [1],
+        "logprobs": [False],
+        "top_logprobs": [0],
+        "logit_bias": [{}],
+        "modalities": [[], ["text"]],
+        "audio": [],
+        "functions": [[]],
+        "function_call": ["none", "auto"],
+        "web_search_options": [],
+    }
+
     messages: list[dict[str, Any]]
     model: str | None = None
     stream: bool | None = None
@@ -47,7 +59,6 @@ class CompletionRequest(WireBody):
     verbosity: str | None = None
     user: str | None = None
     store: bool | None = None
-    n: int | None = None
 
     @property
     def wants_usage(self) -> bool:

@@ -52,8 +52,6 @@ async def create_completion(
     """Create a chat completion: streamed, or when it is complete."""
     body = await read_body(request, CompletionRequest)
     body.model = await complete_model_name(service, body.model)
-    if (body.n or 1) != 1:
-        raise Invalid("n: only 1 is supported.")
     if body.stream:
         state.feed_slots.check(await service.get_user_id())
     conversations = ConversationService(service, once)

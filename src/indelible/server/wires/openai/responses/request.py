@@ -9,7 +9,8 @@ another shape counts as none (tests/server/wires/test_responses.py).
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Any, Final, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, Self
 
 import msgspec
 from pydantic import Field, ValidationError, model_validator
@@ -50,6 +51,15 @@ class ConversationName(WireBody):
 
 
 class ResponseRequest(WireBody):
+    off: ClassVar = {"top_logprobs": [0], "prompt": []}
+
+    @classmethod
+    def find_unsupported(cls, given: Mapping[str, Any]) -> str | None:
+        """`include` asks for much that is left out silently, as by OpenAI; probabilities would be missed."""
+        include = given.get("include")
+        wants_logprobs = isinstance(include, list) and "message.output_text.logprobs" in include
+        return "include" if wants_logprobs else super().find_unsupported(given)
+
     input: Any = None
     model: str | None = None
     instructions: str | None = None
