@@ -27,7 +27,7 @@ async def test_a_message_waits_for_a_file_that_could_not_be_uploaded(browser: Br
         await page.get_by_label("Attach files").set_input_files(NOTE)
         await expect(file).to_contain_text("The server is unreachable.")
         await window.send("What is this?")
-        await expect(page.get_by_text("note.txt is not uploaded. Retry or remove it.")).to_be_visible()
+        await window.wait_for_toast("note.txt is not uploaded. Retry or remove it.")
         await expect(window.composer).to_have_value("What is this?")
         await page.unroute_all()
         await file.get_by_role("button", name="Retry").click()
@@ -64,10 +64,10 @@ async def test_a_system_prompt_that_cannot_be_saved_stays_in_its_dialog(browser:
         await page.get_by_role("menuitem", name="System prompt").click()
         await field.fill("You are a pirate.")
         await window.button("Save").click()
-        toast = page.get_by_role("dialog").get_by_text("The server is unreachable.")  # not below it
-        await expect(toast).to_be_visible()
+        await window.wait_for_toast("The server is unreachable.", in_dialog=True)  # not below it
         await expect(field).to_have_value("You are a pirate.")
         await page.unroute_all()
-        await window.button("Save").click()
+        async with page.expect_response(lambda response: response.request.method == "PATCH"):
+            await window.button("Save").click()
         await expect(page.get_by_role("dialog")).to_have_count(0)
         assert (await server.client.get_chat(chat["id"]))["system"] == "You are a pirate."
