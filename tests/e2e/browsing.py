@@ -46,7 +46,8 @@ NARROW = (390, 780)
 RECORD_TOASTS = """
     window.toastsSeen = [];
     new MutationObserver((changes) => {
-        for (const node of changes.flatMap(({addedNodes}) => [...addedNodes]).filter((node) => node instanceof Element)) {
+        for (const node of changes.flatMap(({addedNodes}) => [...addedNodes])) {
+            if (!(node instanceof Element)) continue;
             for (const toast of [node, ...node.querySelectorAll(".toast")].filter((one) => one.matches(".toast"))) {
                 window.toastsSeen.push({text: toast.textContent, isInDialog: toast.closest("dialog") !== null});
             }

@@ -316,6 +316,12 @@ async def test_the_archive_can_be_searched_and_archiving_undone_for_any_chat(bro
                 async with page.expect_response(lambda response: response.request.method == "PATCH"):
                     await window.button("Undo").click()
             assert (await server.client.get_chat(old["id"]))["archived"] is expected
+        await expect(page.get_by_text("This chat is archived.")).to_be_visible()
+        await page.keyboard.press("Control+k")
+        await page.get_by_label("Command or chat").fill("this chat")
+        await expect(page.get_by_role("option", name="Restore this chat")).to_be_visible()
+        await page.keyboard.press("Escape")
+        await expect(page.get_by_role("dialog")).to_have_count(0)
         await window.button("Account and settings").click()
         await page.get_by_role("menuitem", name="Archived chats").click()
         await expect(page.locator(".chat-list .name")).to_have_text(["Zebra, old"])
@@ -323,6 +329,9 @@ async def test_the_archive_can_be_searched_and_archiving_undone_for_any_chat(bro
         await expect(page.get_by_text("Nothing found.")).to_be_visible()
         await page.get_by_label("Search chats").fill("Zebra")
         await expect(page.locator(".chat-list .name")).to_have_text(["Zebra, old"])
+        async with page.expect_response(lambda response: response.request.method == "PATCH"):
+            await window.button("Restore").click()
+        await expect(page.get_by_text("This chat is archived.")).to_have_count(0)
 
 
 async def test_a_list_that_comes_late_takes_nothing_back(browser: Browser, database: str) -> None:
