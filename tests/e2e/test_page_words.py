@@ -35,8 +35,9 @@ async def test_a_message_sent_while_the_server_is_away_survives_a_reload_and_arr
         await window.send("Are you there?")
         await expect(window.items.last).to_contain_text("Not sent: the server is unreachable.")
 
+        await window.page.goto("about:blank")  # first: this page must not deliver it in the moment in which it is left
         network.targets.append(server.url)
-        await window.page.reload()
+        await window.page.goto(network.url)
 
         await expect(window.items).to_have_count(2)
         await expect(window.items.last.locator(".text")).to_have_text("Here.")
