@@ -43,6 +43,17 @@ FLAGS = [
 ]
 WIDE = (1100, 750)
 NARROW = (390, 780)
+RECORD_TOASTS = """
+    window.toastsSeen = [];
+    new MutationObserver((changes) => {
+        for (const node of changes.flatMap(({addedNodes}) => [...addedNodes])) {
+            if (!(node instanceof Element)) continue;
+            for (const toast of [node, ...node.querySelectorAll(".toast")].filter((one) => one.matches(".toast"))) {
+                window.toastsSeen.push({text: toast.textContent, isInDialog: toast.closest("dialog") !== null});
+            }
+        }
+    }).observe(document, {childList: true, subtree: true});
+"""
 
 _idle_tabs: WeakKeyDictionary[Browser, list[Page]] = WeakKeyDictionary()
 """Of browsers that share them: tabs that the last test left clean."""
@@ -81,6 +92,11 @@ class Window:
     async def send(self, text: str) -> None:
         await self.composer.fill(text)
         await self.composer.press("Enter")
+
+    async def wait_for_toast(self, text: str, *, in_dialog: bool = False) -> None:
+        """It has been shown since the page was loaded, and may be gone by now: a toast stays for a few seconds."""
+        shown = "([text, where]) => toastsSeen.some((one) => one.text.includes(text) && one.isInDialog === where)"
+        await self.page.wait_for_function(shown, arg=[text, in_dialog])
 
     async def read_items(self) -> list[tuple[str, str]]:
         """Every item of the conversation: its role and its text, as far as it is a single paragraph."""
@@ -133,6 +149,7 @@ async def browse(
         await page.emulate_media(color_scheme=theme)
     else:
         context = await browser.new_context(viewport=viewport, color_scheme=theme, has_touch=phone, is_mobile=phone)
+        await context.add_init_script(RECORD_TOASTS)
         page = await context.new_page()
     is_clean = False
     try:

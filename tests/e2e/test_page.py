@@ -207,6 +207,7 @@ async def test_on_a_narrow_screen_nothing_overflows_and_the_list_is_one_tap_away
         await expect(window.chats).to_be_hidden()
         await window.button("Show chats").click()
         await expect(window.chats).to_be_visible()
+        await expect(window.page.get_by_label("Search chats")).to_be_focused()
         await window.page.locator("#shade").click(position={"x": 380, "y": 300})
         await expect(window.chats).to_be_hidden()
         await window.button("Show chats").click()
@@ -274,7 +275,7 @@ async def test_a_missing_chat_is_reported_and_not_requested_forever(browser: Bro
         browse(browser, f"{server.url}/#chat_of_nobody", tolerates=("404",)) as window,
     ):
         await expect(window.problem).to_have_text("Chat not found. It may have been deleted.")
-        await window.button("New chat").click()
+        await window.button("Start a new chat").click()
         await expect(window.problem).to_be_hidden()
         await window.send("Hello")
         await expect(window.items).to_have_count(1)

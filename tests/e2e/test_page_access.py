@@ -130,5 +130,6 @@ async def test_on_a_phone_enter_is_a_new_line_and_the_button_sends(browser: Brow
         assert widths == [360, 360]  # not wider than the phone, nor as narrow as its text
         await window.button("Show chats").tap()
         await expect(window.chats).to_be_visible()
+        await expect(window.button("New chat")).to_be_focused()  # a field would raise the keyboard
         await window.page.keyboard.press("Escape")
         await expect(window.chats).to_be_hidden()

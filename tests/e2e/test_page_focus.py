@@ -66,13 +66,14 @@ async def test_the_editor_of_a_queued_message_has_the_focus_and_gives_it_back(br
         await expect(window.composer).to_be_focused()
         await expect(window.queue).to_contain_text("One, better")
         await window.queue.get_by_label("Edit queued message").click()
+        await expect(window.queue.get_by_role("textbox")).to_be_focused()
         await page.keyboard.type(" and worse")
         await page.keyboard.press("Escape")
         await expect(window.composer).to_be_focused()
-        await expect(window.live).to_have_text("Some")  # Escape has not stopped it
         await expect(window.queue).to_contain_text("One, better")
         pen.finish()
         await expect(window.items.last.locator(".text")).to_have_text("Two.")
+        await expect(page.get_by_text("Stopped · saved")).to_have_count(0)  # by that Escape
 
 
 async def test_changes_to_a_queued_message_whose_turn_has_come_are_kept(browser: Browser, database: str) -> None:
@@ -86,12 +87,13 @@ async def test_changes_to_a_queued_message_whose_turn_has_come_are_kept(browser:
         await expect(window.live).to_have_text("Some")
         await window.send("One")
         await window.queue.get_by_label("Edit queued message").click()
+        await expect(window.queue.get_by_role("textbox")).to_be_focused()
         await window.page.keyboard.type(", with a long second thought")
         pen.finish()
         await expect(window.items.last.locator(".text")).to_have_text("To one.")
         await expect(window.composer).to_have_value("One, with a long second thought")
         await expect(window.composer).to_be_focused()
-        await expect(window.page.get_by_text("Your changes are in the message field.")).to_be_visible()
+        await window.wait_for_toast("Your changes are in the message field.")
 
 
 async def test_the_menu_of_the_last_chat_in_sight_is_not_cut_off(browser: Browser, database: str) -> None:
@@ -100,7 +102,7 @@ async def test_the_menu_of_the_last_chat_in_sight_is_not_cut_off(browser: Browse
             await server.client.create_chat(title=f"Chat {at:02}")
         await window.page.reload()
         await expect(window.chats).to_have_count(30)
-        row = window.page.locator(".chat-list li").filter(has_text="Chat 16")  # at the lower edge of the list
+        row = window.page.locator(".chat-list li").last  # scrolled into view, it is at the lower edge of the list
         await row.hover()
         await row.get_by_label("Chat actions").click()
         await expect(window.page.get_by_role("menuitem", name="Rename")).to_be_focused()
@@ -121,10 +123,11 @@ async def test_the_palette_shows_its_choice_and_never_opens_what_an_older_text_f
             await server.client.create_chat(title=f"Chat {at:02}")
         await page.keyboard.press("Control+k")
         await expect(page.get_by_role("option", name="Chat 13")).to_be_attached()
-        for _ in range(await page.get_by_role("option").count()):
+        for number in range(1, await page.get_by_role("option").count()):
             await page.keyboard.press("ArrowDown")
+            await expect(page.get_by_role("option", selected=True)).to_have_id(f"palette-{number}")
         await expect(page.get_by_role("option", selected=True)).to_contain_text("Chat 02")
-        await expect(page.get_by_role("option", selected=True)).to_be_in_viewport(ratio=1)
+        await expect(page.get_by_role("option", selected=True)).to_be_in_viewport(ratio=0.9)
         go = await hold(page, "**/chats?*q=*", "GET")
         await palette.fill("Chat 00")
         await expect(page.get_by_role("option")).to_have_count(0)
@@ -165,7 +168,7 @@ async def test_the_editor_of_a_message_is_in_sight_and_waits_while_another_chat_
         await window.items.first.hover()
         await window.button("Edit message").click()
         await expect(editor).to_be_focused()
-        await expect(editor).to_be_in_viewport(ratio=1)
+        await expect(editor).to_be_in_viewport(ratio=0.9)
         await page.keyboard.type(", and better")
         await window.chats.filter(has_text="Other").click()
         await expect(page.locator("#title")).to_have_text("Other")

@@ -128,7 +128,7 @@ async def test_an_edited_message_that_cannot_be_sent_stays_in_its_editor(browser
         editor = page.get_by_role("textbox", name="Edit message")
         await editor.fill("Other words")
         await page.keyboard.press("Enter")
-        await expect(page.get_by_text("The server is unreachable.")).to_be_visible()
+        await window.wait_for_toast("The server is unreachable.")
         await expect(editor).to_have_value("Other words")
         await page.unroute_all()
         await editor.press("Enter")
@@ -196,7 +196,7 @@ async def test_a_system_prompt_or_title_that_cannot_be_loaded_or_saved_is_not_ch
         await fail(page, f"**/api/v1/chats/{chat['id']}", "GET")
         await window.button("This chat").click()
         await page.get_by_role("menuitem", name="System prompt").click()
-        await expect(page.get_by_text("The server is unreachable.")).to_be_visible()
+        await window.wait_for_toast("The server is unreachable.", in_dialog=True)
         await expect(window.button("Save")).to_be_disabled()
         await page.keyboard.press("Escape")
         await expect(page.get_by_role("dialog")).to_have_count(0)
@@ -277,7 +277,7 @@ async def test_a_hit_of_a_search_is_shown_or_said_to_be_in_another_version(brows
             await window.button("New chat").click()
             await page.get_by_label("Search chats").fill("platypus")
             await window.chats.filter(has_text="platypus").click()
-            await expect(page.get_by_text("This message is in another version of the chat.")).to_be_visible()
+            await window.wait_for_toast("This message is in another version of the chat.")
 
 
 async def test_a_deleted_chat_is_deleted_even_if_the_page_is_left_at_once(browser: Browser, database: str) -> None:
@@ -316,6 +316,12 @@ async def test_the_archive_can_be_searched_and_archiving_undone_for_any_chat(bro
                 async with page.expect_response(lambda response: response.request.method == "PATCH"):
                     await window.button("Undo").click()
             assert (await server.client.get_chat(old["id"]))["archived"] is expected
+        await expect(page.get_by_text("This chat is archived.")).to_be_visible()
+        await page.keyboard.press("Control+k")
+        await page.get_by_label("Command or chat").fill("this chat")
+        await expect(page.get_by_role("option", name="Restore this chat")).to_be_visible()
+        await page.keyboard.press("Escape")
+        await expect(page.get_by_role("dialog")).to_have_count(0)
         await window.button("Account and settings").click()
         await page.get_by_role("menuitem", name="Archived chats").click()
         await expect(page.locator(".chat-list .name")).to_have_text(["Zebra, old"])
@@ -323,6 +329,9 @@ async def test_the_archive_can_be_searched_and_archiving_undone_for_any_chat(bro
         await expect(page.get_by_text("Nothing found.")).to_be_visible()
         await page.get_by_label("Search chats").fill("Zebra")
         await expect(page.locator(".chat-list .name")).to_have_text(["Zebra, old"])
+        async with page.expect_response(lambda response: response.request.method == "PATCH"):
+            await window.button("Restore").click()
+        await expect(page.get_by_text("This chat is archived.")).to_have_count(0)
 
 
 async def test_a_list_that_comes_late_takes_nothing_back(browser: Browser, database: str) -> None:

@@ -6,6 +6,7 @@ import pytest
 from playwright.async_api import Browser, FilePayload, expect
 from tests.e2e.browsing import browse
 from tests.e2e.pen import Pen
+from tests.e2e.test_page_kept import hold
 from tests.server.forwarder import Forwarder
 from tests.support.app_harness import serve_app
 from tests.support.running_server import say
@@ -34,8 +35,9 @@ async def test_a_message_sent_while_the_server_is_away_survives_a_reload_and_arr
         await window.send("Are you there?")
         await expect(window.items.last).to_contain_text("Not sent: the server is unreachable.")
 
+        await window.page.goto("about:blank")  # first: this page must not deliver it in the moment in which it is left
         network.targets.append(server.url)
-        await window.page.reload()
+        await window.page.goto(network.url)
 
         await expect(window.items).to_have_count(2)
         await expect(window.items.last.locator(".text")).to_have_text("Here.")
@@ -92,6 +94,46 @@ async def test_a_refused_message_stays_and_can_be_edited(browser: Browser, datab
         await window.send("Short")
         await expect(window.items).to_have_count(2)
         await expect(window.items.last.locator(".text")).to_have_text("Short enough.")
+
+
+async def test_a_refused_first_message_is_found_again_after_another_chat(browser: Browser, database: str) -> None:
+    async with (
+        serve_app(database, worker=False, message_max_bytes=2000) as server,
+        browse(browser, server.url, tolerates=("413", "422", "400")) as window,
+    ):
+        await window.send("x" * 3000)
+        await expect(window.problem).to_contain_text("Message too long")
+        await window.button("New chat").click()
+        await expect(window.items).to_have_count(0)
+        await window.chats.filter(has_text="xxx").click()
+        await expect(window.problem).to_contain_text("Message too long")
+        await expect(window.chats).to_have_count(0)
+        await window.button("Edit").click()
+        await expect(window.composer).to_have_value("x" * 3000)
+
+
+async def test_a_message_that_is_refused_during_a_reply_names_the_reason_and_can_be_tried_again(
+    browser: Browser, database: str
+) -> None:
+    pen = Pen()
+    async with (
+        serve_app(database, ScriptedModel([pen.stream]), message_max_bytes=2000) as server,
+        browse(browser, server.url, tolerates=("413", "422", "400")) as window,
+    ):
+        await window.send("Begin")
+        pen.write("Some")
+        await expect(window.live).to_have_text("Some")
+        await window.send("x" * 3000)
+        await expect(window.queue.get_by_role("alert")).to_contain_text("Not sent: Message too long")
+        go = await hold(window.page, "**/messages", "POST")
+        await window.queue.get_by_role("button", name="Retry").click()
+        await expect(window.queue).to_contain_text("Sending…")
+        go.set()
+        await expect(window.queue.get_by_role("alert")).to_contain_text("Not sent: Message too long")
+        await window.queue.get_by_label("Edit unsent message").click()
+        await expect(window.composer).to_have_value("x" * 3000)
+        pen.finish()
+        await expect(window.live).to_have_count(0)
 
 
 async def test_a_reply_keeps_its_element_from_its_first_word_to_its_end(browser: Browser, database: str) -> None:

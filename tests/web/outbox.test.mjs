@@ -49,6 +49,32 @@ test("a message whose response is lost is sent again under its key and stored on
   assert.deepEqual(delivered.map(([text]) => text), ["Hello"]);
 });
 
+test("a message that waits is sent under its key at once when the user asks for it", async () => {
+  const { server, outbox } = open({ plan: ["lost"] });
+  const { key } = outbox.add("chat_1", "Hello", { text: "Hello" });
+  await settle();
+  outbox.retry(key);
+  await settle();
+  assert.deepEqual(server.requests.map(([, , used]) => used), [key, key]);
+  assert.deepEqual(outbox.list("chat_1"), []);
+});
+
+test("a message that the user takes back while it is refused does not come back", async () => {
+  const { outbox, make } = open({ plan: [413] });
+  const { key } = outbox.add("chat_1", "Hello", { text: "Hello" });
+  outbox.remove(key);
+  await settle();
+  assert.deepEqual(make().list("chat_1"), []);
+});
+
+test("a refusal is shown even if another tab has changed the outbox meanwhile", async () => {
+  const { outbox } = open({ plan: [413] });
+  outbox.add("chat_1", "Hello", { text: "Hello" });
+  outbox.load();
+  await settle();
+  assert.equal(outbox.list("chat_1")[0].state, "refused");
+});
+
 test("after a reload everything that waited is sent in order, to a chat that is created once", async () => {
   const before = open({ plan: ["away", "away"] });
   before.outbox.add("new:1", "First", { text: "First", model: "demo", create: { system: "Be brief." } });

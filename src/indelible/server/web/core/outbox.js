@@ -125,6 +125,7 @@ export class Outbox {
   retry(key) {
     const entry = this.entries.get(key);
     if (!entry) return;
+    if (entry.state === "waiting") return void this.flush();
     if (entry.isUnknown) { // under its key, or it might be stored twice
       this.#save(Object.assign(entry, { state: "sending" }));
       this.onChange();
@@ -200,7 +201,10 @@ export class Outbox {
           this.isConfirmed = false; // whoever logs in next may be somebody else
         }
         if (status === 429) entry.error = "the server asks to slow down. It will be sent in a moment.";
-        this.#save(entry);
+        if (this.entries.has(entry.key)) { // not taken back meanwhile
+          this.entries.set(entry.key, entry); // `load` may have put another in its place
+          this.#save(entry);
+        }
         this.onChange();
         if (isAway) return this.#waitAndFlush();
         blocked.add(entry.chat);

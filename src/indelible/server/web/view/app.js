@@ -42,9 +42,10 @@ function onKey(event) {
   const target = /** @type {HTMLElement} */ (event.target);
   const isField = target.matches("input, textarea, select");
   const command = event.ctrlKey || event.metaKey;
-  if (event.key === "Escape" && (event.isComposing || (target.matches('input[type="search"]') && c.list.query))) return; // ends a composition, or clears the search
+  if (event.key === "Escape" && event.isComposing) return; // ends the composition
   if (event.key === "Escape" && !c.dialog) {
-    if (c.isListOpen && isDrawer()) closeList();
+    if (target.matches('input[type="search"]') && c.list.query) c.list.search(""); // Firefox does not clear it by itself
+    else if (c.isListOpen && isDrawer()) closeList();
     else c.stop();
   } else if (command && event.key.toLowerCase() === "k") {
     event.preventDefault();

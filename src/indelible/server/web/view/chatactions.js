@@ -8,6 +8,7 @@ export class ChatActions {
   constructor(controller) {
     this.controller = controller;
     /** @type {Map<string, any>} */ this.deletions = new Map(); // chat -> timer
+    this.isForking = false; // a second click makes no second chat
   }
 
   /** @param {string} id @param {any} changes @param {string} [text] */
@@ -59,8 +60,10 @@ export class ChatActions {
   /** A new chat with everything up to this item. @param {any} item */
   async fork(item) {
     const { chat, api, list } = this.controller;
-    if (!chat) return;
+    if (!chat || this.isForking) return;
+    this.isForking = true;
     const made = await this.controller.attempt(() => api.forkChat(chat.id, item.messages.at(-1).id));
+    this.isForking = false;
     if (!made) return;
     this.controller.go(made.id);
     list.refresh();

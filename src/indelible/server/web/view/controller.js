@@ -215,6 +215,18 @@ export class Controller {
     this.#readAddress();
   }
 
+  /** First messages of chats that do not exist yet, which could not be sent and are not shown. */
+  get unsent() {
+    const isUnsent = (/** @type {any} */ { chat, state }) => state !== "sending" && chat !== this.place && this.outbox.resolve(chat).startsWith("new:");
+    return this.outbox.own.filter(isUnsent).filter(({ chat }, at, all) => all.findIndex((one) => one.chat === chat) === at);
+  }
+
+  /** @param {string} place  of an unsent message */
+  goToUnsent(place) {
+    this.go(null);
+    this.place = place;
+  }
+
   /** @param {string | null} id @param {string | null} [target] */
   #open(id, target = null) {
     const known = id && this.outbox.resolve(this.place) === id ? this.place : null;
@@ -264,6 +276,7 @@ export class Controller {
     this.hub?.close();
     this.hub = null;
     this.chat = null;
+    this.files.move("gone"); // like the draft, they stay in sight
     this.place = "gone";
     this.problem = problem;
     this.connection = { state: "live" };
@@ -375,6 +388,14 @@ export class Controller {
     this.changed();
   }
 
+  /** Changes to a message that is no longer edited go to the message field of its chat. @param {string} chat @param {string} text @param {string} [why] */
+  keepWords(chat, text, why = "") {
+    const words = [chat === this.place ? this.draft : this.drafts.get(chat), text].filter(Boolean).join("\n");
+    if (chat === this.place) this.type(words);
+    else this.drafts.set(chat, words);
+    this.toast(`${why}Your changes are in the message field.`);
+  }
+
   /** @param {"queue" | "interrupt" | "steer"} ifBusy */
   send(ifBusy = "queue") {
     const text = this.draft.trim();
@@ -383,15 +404,17 @@ export class Controller {
     if (this.files.isUploading) return this.toast("Wait for the upload to finish.");
     if (this.files.failed) return this.toast(`${this.files.failed.name} is not uploaded. Retry or remove it.`);
     const content = files.length ? [...(text ? [{ type: "text", text }] : []), ...files] : null;
-    const { place } = this;
+    const { place, draftName } = this;
     const busy = this.chat?.busy && ifBusy !== "queue" ? { if_busy: ifBusy } : {};
     const { system, ...rest } = this.newChat;
     const extra = place.startsWith("new:") ? { ...rest, create: system ? { system } : {} } : {};
-    this.outbox.add(place === "gone" ? (this.place = `new:${newKey()}`) : place, text, { ...(content ? { content } : { text }), ...busy, ...extra });
+    const to = place === "gone" ? `new:${newKey()}` : place;
+    this.outbox.add(to, text, { ...(content ? { content } : { text }), ...busy, ...extra });
     this.problem = null;
     this.draft = "";
     this.files.clear();
-    this.drafts.clear(place.startsWith("new:") ? "new" : place);
+    this.drafts.clear(draftName);
+    this.place = to;
     this.target = "end";
     if ("Notification" in globalThis && this.preferences.notify && Notification.permission === "default") void Notification.requestPermission();
     this.changed();

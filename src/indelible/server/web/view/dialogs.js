@@ -47,15 +47,17 @@ function Share({ c, chat }) {
   const [made, setMade] = useState("");
   const load = () => void c.attempt(async () => setShares((await c.api.listShares(chat.id)).items ?? []));
   useEffect(load, []);
-  const create = () => void c.attempt(async () => {
-    const share = await c.api.createShare(chat.id);
-    setMade(new URL(`../..${share.url}`, import.meta.url).href);
+  const [isBusy, setBusy] = useState(false);
+  const create = async () => {
+    setBusy(true); // a second click makes no second link
+    await c.attempt(async () => setMade(new URL(`../..${(await c.api.createShare(chat.id)).url}`, import.meta.url).href));
+    setBusy(false);
     load();
-  });
+  };
   return html`<${Modal} c=${c} label="Share chat">
     <p class="faint">Anyone with the link can read this chat, and what is added to it later. Nobody can write.</p>
     ${made && html`<div class="copied"><input readonly aria-label="Link" value=${made} onFocus=${(/** @type {any} */ { target }) => target.select()} /><${CopyButton} text=${made} label="Copy link" /></div><p class="faint">The link is shown only once.</p>`}
-    <div class="buttons"><button type="button" class="primary" onClick=${create}>Create a link</button></div>
+    <div class="buttons"><button type="button" class="primary" disabled=${isBusy} onClick=${create}>Create a link</button></div>
     ${shares.length > 0 && html`<ul class="rows">${shares.map((share) => html`<li key=${share.id}><span>${share.user ?? "Link"}, since ${new Date(share.created_at).toLocaleDateString()}</span>
       <button type="button" class="danger" onClick=${() => void c.attempt(() => c.api.deleteShare(chat.id, share.id)).then(load)}>Revoke</button></li>`)}</ul>`}
   </${Modal}>`;

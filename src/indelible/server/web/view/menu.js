@@ -42,7 +42,7 @@ export function Menu({ label, button, entries, className = "quiet", up = false }
     const list = place.current?.querySelector("ul");
     const button = place.current?.querySelector("button");
     if (!isOpen || !list || !button) return;
-    list.showPopover();
+    if (list.showPopover && !list.matches(":popover-open")) list.showPopover(); // older browsers: it lacks, or throws if it is shown
     const follow = () => placeAt(list, button.getBoundingClientRect(), up);
     follow();
     addEventListener("resize", follow);

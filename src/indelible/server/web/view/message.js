@@ -120,7 +120,7 @@ const User = memo(({ c, item, isEditing, isBusy, canWrite }) => {
       <span class="facts">${clockTime(message.created_at)}</span>
       <${CopyButton} text=${text} label="Copy message" />
       ${canWrite && html`<button type="button" class="quiet small" aria-label="Edit message" title="Edit message" disabled=${isBusy}
-        onClick=${() => { c.messages.editing = { id: message.id }; c.changed(); }}>${icon("edit")}</button>`}
+        onClick=${() => c.messages.begin(message)}>${icon("edit")}</button>`}
     </div>`}
   </li>`;
 });
@@ -129,7 +129,7 @@ const User = memo(({ c, item, isEditing, isBusy, canWrite }) => {
 function OnItsWay({ c, entry }) {
   if (entry.state !== "waiting" && entry.state !== "refused") return html`<div class="actions"><span class="facts">Sending…</span></div>`;
   return html`<div class="not-sent"><span role="alert">Not sent: ${entry.error}</span>
-    <button type="button" class="link" onClick=${() => (entry.state === "refused" ? c.outbox.retry(entry.key) : void c.outbox.flush())}>Retry</button>
+    <button type="button" class="link" onClick=${() => c.outbox.retry(entry.key)}>Retry</button>
     <button type="button" class="link" onClick=${() => c.editPending(entry.key)}>Edit</button></div>`;
 }
 

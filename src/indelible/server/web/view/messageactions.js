@@ -19,6 +19,14 @@ export class MessageActions {
     else this.edits.delete(this.controller.place);
   }
 
+  /** @param {any} message */
+  begin(message) {
+    const { editing, controller } = this;
+    if (editing?.text && editing.id !== message.id) controller.keepWords(controller.place, editing.text);
+    this.editing = { id: message.id };
+    controller.changed();
+  }
+
   /** @param {any} message @param {string} text */
   async edit(message, text) {
     const { controller } = this;
@@ -29,8 +37,9 @@ export class MessageActions {
     const kept = message.blocks.filter((/** @type {any} */ { type }) => type === "file");
     const body = kept.length ? { content: [{ type: "text", text }, ...kept] } : { text };
     const done = await controller.attempt(() => controller.api.editMessage(chat.id, message.id, body));
-    if (done || this.edits.has(chat.id)) return;
-    this.edits.set(chat.id, { id: message.id, text }); // what was written stays
+    if (done) return;
+    if (this.edits.has(chat.id)) controller.keepWords(chat.id, text);
+    else this.edits.set(chat.id, { id: message.id, text }); // what was written stays
     controller.changed();
   }
 

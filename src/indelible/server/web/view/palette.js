@@ -22,7 +22,7 @@ export function Palette({ c }) {
   const isNamed = (/** @type {string} */ name) => name.toLowerCase().includes(text.trim().toLowerCase());
   const found = items.filter(({ title }) => query === text.trim() || isNamed(title ?? "")); // Enter never opens what an older text has found
   const id = c.chat?.id;
-  const listed = id && (c.list.find(id) ?? { id, title: c.chat?.title });
+  const listed = id && (c.list.find(id) ?? { id, ...c.chat?.details }); // one that is archived is not in the list
   const commands = [
     ["New chat", () => c.go(null)],
     c.chat?.busy && ["Stop the reply", () => c.stop()],

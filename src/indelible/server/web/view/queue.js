@@ -39,8 +39,7 @@ export function Queue({ c }) {
     setEditing(null); // its turn has come, or another tab has removed it
     if (document.activeElement === document.body) document.getElementById("message")?.focus();
     if (editing.text === editing.before) return;
-    c.type([c.draft, editing.text].filter(Boolean).join("\n"));
-    c.toast("The message is no longer queued. Your changes are in the message field.");
+    c.keepWords(editing.chat, editing.text, "The message is no longer queued. ");
   });
   const coming = chat?.busy ? c.pending : [];
   if (!chat || (!queue.length && !coming.length)) return html`<ol id="queue" aria-label="Queued messages"></ol>`;
@@ -50,6 +49,11 @@ export function Queue({ c }) {
     const ids = queue.map(({ id }) => id);
     [ids[at], ids[at + step]] = [ids[at + step], ids[at]];
     act(() => c.api.orderQueue(chat.id, ids));
+  };
+  const begin = (/** @type {any} */ queued) => {
+    if (editing && editing.text !== editing.before) c.keepWords(editing.chat, editing.text);
+    const text = plainText(queued.blocks);
+    setEditing({ chat: chat.id, id: queued.id, text, before: text });
   };
   const save = (/** @type {Editing} */ changed) => {
     const files = queue.find(({ id }) => id === changed.id)?.blocks.filter((/** @type {any} */ { type }) => type === "file") ?? [];
@@ -62,13 +66,15 @@ export function Queue({ c }) {
     ${shown.map((queued, at) => html`<li key=${queued.id}>
       ${editing?.id === queued.id ? html`<${Editor} c=${c} editing=${editing} setEditing=${setEditing} save=${save} />`
       : html`<span dir="auto">Queued · ${at + 1} of ${queue.length}: ${plainText(queued.blocks) || "file"}</span>
-        <button type="button" class="quiet small" aria-label="Edit queued message" title="Edit" onClick=${() => setEditing({ chat: chat.id, id: queued.id, text: plainText(queued.blocks), before: plainText(queued.blocks) })}>${icon("edit")}</button>
+        <button type="button" class="quiet small" aria-label="Edit queued message" title="Edit" onClick=${() => begin(queued)}>${icon("edit")}</button>
         ${at > 0 && html`<button type="button" class="quiet small" aria-label="Move up" title="Move up" onClick=${() => move(at, -1)}>${icon("up")}</button>`}
         <button type="button" class="quiet small" aria-label="Send now" title="Send now: stops the running reply" onClick=${() => act(() => c.api.promoteQueued(chat.id, queued.id))}>${icon("now")}</button>
         <button type="button" class="quiet small" aria-label="Remove from queue" title="Remove" onClick=${() => act(() => c.api.deleteQueued(chat.id, queued.id))}>${icon("close")}</button>`}
     </li>`)}
     ${queue.length > SHOWN && html`<li class="rest"><button type="button" class="link" onClick=${() => setWhole(!isWhole)}>${isWhole ? "Show less" : `+ ${queue.length - SHOWN} more`}</button></li>`}
-    ${coming.map((entry) => html`<li key=${entry.key} class="coming"><span dir="auto">${entry.state === "waiting" || entry.state === "refused" ? `Not sent: ${entry.error} ` : "Sending… "}${entry.text}</span>
+    ${coming.map((entry) => html`<li key=${entry.key} class="coming"><span dir="auto">${entry.text || "file"}</span>
+      ${entry.state === "waiting" || entry.state === "refused" ? html`<small role="alert">Not sent: ${entry.error}</small>
+        <button type="button" class="link" onClick=${() => c.outbox.retry(entry.key)}>Retry</button>` : html`<small>Sending…</small>`}
       ${entry.state !== "sent" && html`<button type="button" class="quiet small" aria-label="Edit unsent message" onClick=${() => c.editPending(entry.key)}>${icon("edit")}</button>`}</li>`)}
   </ol>`;
 }

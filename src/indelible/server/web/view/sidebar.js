@@ -1,9 +1,10 @@
 // The chats: pinned first, then by day; search; marks for running, unread and failed ones.
 
 import { groupChats, shorten } from "../core/formatting.js";
-import { html, useEffect, useRef } from "./html.js";
+import { html, useEffect, useLayoutEffect, useRef } from "./html.js";
 import { icon } from "./icons.js";
 import { Menu } from "./menu.js";
+import { isPhone } from "./preferences.js";
 
 const BUSY = ["running", "pending", "interrupting"];
 
@@ -11,6 +12,9 @@ const BUSY = ["running", "pending", "interrupting"];
 export function Sidebar({ c }) {
   const { list } = c;
   const groups = list.found ? [{ name: "Results", chats: list.shown }] : groupChats(list.shown);
+  useLayoutEffect(() => { // the drawer has opened: not into a field if that would raise a keyboard
+    if (c.isListOpen) /** @type {HTMLElement | null} */ (document.querySelector(isPhone() ? "#new-chat" : "#chats input"))?.focus();
+  }, [c.isListOpen]);
   return html`<nav id="chats" aria-label="Chats">
     <header>
       <h1><span class="drop" aria-hidden="true"></span>Indelible</h1>
@@ -23,6 +27,10 @@ export function Sidebar({ c }) {
     </label>
     <div class="groups">
       ${list.showsArchived && html`<p class="where">Archived chats <button type="button" class="link" onClick=${() => list.showArchived(false)}>Back</button></p>`}
+      ${c.unsent.length > 0 && html`<section><h2>Not sent</h2>
+        <ol class="chat-list">${c.unsent.map(({ key, chat, text }) => html`<li key=${key} class="failed">
+          <a href=${location.pathname} onClick=${(/** @type {Event} */ event) => { event.preventDefault(); c.goToUnsent(chat); }}><span class="name" dir="auto">${text || "file"}</span><span class="badge"></span></a>
+        </li>`)}</ol></section>`}
       ${groups.map(({ name, chats }) => html`<section key=${name}>
         <h2>${name}</h2>
         <ol class="chat-list">${chats.map((chat) => html`<${Row} key=${chat.id} c=${c} chat=${chat} />`)}</ol>

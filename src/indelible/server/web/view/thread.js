@@ -172,7 +172,8 @@ export function ThreadView({ c }) {
       ${chat?.loaded && items.length > 0 && html`<p class="top">${chat.hasMore ? (c.earlier.isLoading ? "Loading…" : html`<button type="button" class="link" onClick=${() => c.earlier.load()}>Show earlier messages</button>`) : "Beginning of the chat"}</p>`}
       ${isEmpty && html`<${Empty} c=${c} />`}
       <${List} c=${c} items=${items} pending=${pending} />
-      ${c.problem && html`<div class="card"><p role="alert">${c.problem}</p></div>`}
+      ${c.problem && html`<p class="card slim"><span role="alert">${c.problem}</span>${c.sharedKey === null && html` <button type="button" class="small" onClick=${() => c.go(null)}>Start a new chat</button>`}</p>`}
+      ${chat?.details.archived && !c.isReadOnly && html`<p class="card slim">This chat is archived. <button type="button" class="small" onClick=${() => c.chats.update(chat.id, { archived: false }, "Chat restored.")}>Restore</button></p>`}
       ${chat?.retry && html`<${Retrying} c=${c} />`}
       ${chat?.status === "error" && chat.error && html`<${Failed} c=${c} />`}
       ${chat?.status === "pending" && html`<p class="waiting">Queued: no worker is running</p>`}
