@@ -1,8 +1,8 @@
 """The `indelible` command: it assembles the commands and reports failures.
 
 Each command has its own module of the same name. A command reads its options, imports what it needs, and runs it. A
-failure is one line on standard error: status 2 for a mistake of the user, 1 for everything else (a database or a port
-in use). A traceback is always a bug.
+failure is one line on standard error: status 2 for a mistake on the command line or in a setting, 1 for everything else
+(a database or a port in use, a user or a chat that does not exist). A traceback is always a bug.
 
 The help is plain text, not boxes: its examples keep their columns, and nothing has to be imported to draw it.
 
