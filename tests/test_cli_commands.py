@@ -205,3 +205,18 @@ def test_a_host_that_does_not_exist_is_not_called_reachable(host: str) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"indelible: Can't listen on {host}:8000: ")
     assert done.stderr.endswith(". Choose another --host.\n")
+
+
+def test_an_output_whose_encoding_lacks_a_letter_gets_its_number() -> None:
+    """In a new interpreter, which chooses the encoding at its start."""
+    run_indelible("ask", "你好")
+    done = subprocess.run(
+        [*INDELIBLE, "chats"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("  \\u4f60\\u597d\n")

@@ -12,6 +12,7 @@ the database nor the settings.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -47,6 +48,7 @@ def main() -> None:
     """The entry point. A failure becomes one line."""
     signal.signal(signal.SIGTERM, _exit)
     prepare_completion()
+    _escape_what_cannot_be_encoded()
     try:
         sys.exit(_assemble()(prog_name="indelible", standalone_mode=False))
     except typer.TyperException as error:
@@ -61,6 +63,13 @@ def main() -> None:
         sys.exit(_PROBLEM)
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(128 + signal.SIGINT)
+
+
+def _escape_what_cannot_be_encoded() -> None:
+    """Chats hold any letter, and a locale's encoding may lack it: the output then gets its number, not a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a closed one is None
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _assemble() -> typer.Typer:
