@@ -193,8 +193,11 @@ def test_an_unknown_user_is_named_with_the_same_status_by_every_command(command:
     ("variable", "name"), [("INDELIBLE_MODEL", "nosuch:x"), ("INDELIBLE_MODELS", "openai:gpt-5.1,nosuch:x")]
 )
 @pytest.mark.parametrize("command", [("serve", "--port", "0"), ("serve", "--port", "0", "--no-worker"), ("worker",)])
-def test_an_unknown_model_is_reported_at_startup(command: tuple[str, ...], variable: str, name: str) -> None:
-    done = run_indelible(*command, **{variable: name})
+def test_an_unknown_model_is_reported_at_startup(
+    command: tuple[str, ...], variable: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, name)
+    done = run_indelible(*command)
     assert (done.returncode, done.stdout) == (1 if "--no-worker" in command else 2, "")
     assert "Unknown model 'nosuch:x'" in done.stderr
 
