@@ -288,6 +288,19 @@ def test_what_is_typed_during_a_reply_waits_for_the_prompt() -> None:
         assert session.wait_for_exit() == 0
 
 
+def test_what_is_typed_during_a_reply_is_sent_after_ctrl_c_has_stopped_it() -> None:
+    with open_session("chat", "--pace", "0.01", anew=True) as session:
+        session.wait_for(PROMPT)
+        session.type(f"{STORY}\n")
+        session.wait_for("keeper of")
+        session.type("hello\n")
+        session.type(CTRL_C)
+        session.wait_for(STOPPED)
+        session.wait_for(PROMPT)
+        session.wait_for("hello")
+        session.wait_for("I am the demo model")
+
+
 def test_a_message_may_have_several_lines() -> None:
     with open_session("chat", "--pace", "0") as session:
         session.wait_for(PROMPT)

@@ -146,3 +146,80 @@ def test_a_token_of_the_command_obeys_the_rules_of_the_servers_tokens(options: t
     assert done.returncode == 2
     assert message in done.stderr
     assert run_indelible("token", "list", "ada").stdout == ""
+
+
+@pytest.mark.parametrize("pace", ["inf", "nan"])
+def test_a_pace_is_a_number_of_seconds(pace: str) -> None:
+    done = run_indelible("ask", "hello", "--pace", pace)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "'--pace'" in done.stderr
+
+
+@pytest.mark.parametrize("words", ["", "  "])
+def test_a_search_for_nothing_finds_no_chat(words: str) -> None:
+    run_indelible("ask", "hello")
+    done = run_indelible("chats", "search", words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "There are no words to search for." in done.stderr
+
+
+def test_an_import_of_a_missing_file_imports_nothing_and_creates_no_database(working_directory: Path) -> None:
+    (working_directory / "chat.json").write_text("{}")
+    done = run_indelible("chats", "import", "chat.json", "nosuch.json", "--database", "new.db")
+    message = "indelible: Can't read nosuch.json: No such file or directory.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
+    assert [path.name for path in working_directory.iterdir()] == ["chat.json"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("user", "disable", "nobody"),
+        ("user", "role", "nobody", "admin"),
+        ("token", "create", "nobody"),
+        ("token", "list", "nobody"),
+        ("usage", "--user", "nobody"),
+    ],
+    ids=" ".join,
+)
+def test_an_unknown_user_is_named_with_the_same_status_by_every_command(command: tuple[str, ...]) -> None:
+    run_indelible("migrate")
+    done = run_indelible(*command)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("indelible: There is no user named nobody.")
+
+
+@pytest.mark.parametrize(
+    ("variable", "name"), [("INDELIBLE_MODEL", "nosuch:x"), ("INDELIBLE_MODELS", "openai:gpt-5.1,nosuch:x")]
+)
+@pytest.mark.parametrize("command", [("serve", "--port", "0"), ("serve", "--port", "0", "--no-worker"), ("worker",)])
+def test_an_unknown_model_is_reported_at_startup(
+    command: tuple[str, ...], variable: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, name)
+    done = run_indelible(*command)
+    assert (done.returncode, done.stdout) == (1 if "--no-worker" in command else 2, "")
+    assert "Unknown model 'nosuch:x'" in done.stderr
+
+
+@pytest.mark.parametrize("host", ["nosuch.invalid", "no..such"])
+def test_a_host_that_does_not_exist_is_not_called_reachable(host: str) -> None:
+    done = run_indelible("serve", "--host", host)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"indelible: Can't listen on {host}:8000: ")
+    assert done.stderr.endswith(". Choose another --host.\n")
+
+
+def test_an_output_whose_encoding_lacks_a_letter_gets_its_number() -> None:
+    """In a new interpreter, which chooses the encoding at its start."""
+    run_indelible("ask", "你好")
+    done = subprocess.run(
+        [*INDELIBLE, "chats"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("  \\u4f60\\u597d\n")

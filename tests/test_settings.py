@@ -257,6 +257,12 @@ def test_a_misspelt_key_in_the_file_is_an_error_with_a_hint(empty_place: Path) -
     assert read_problem() == f"max_step, from {empty_place / FILE}: unknown setting. Did you mean max_steps?"
 
 
+def test_a_directory_in_place_of_the_file_is_an_error_that_names_it(empty_place: Path) -> None:
+    (empty_place / FILE).mkdir()
+
+    assert read_problem() == f"{empty_place / FILE} can't be read: it is a directory, not a file."
+
+
 @pytest.mark.parametrize("content", [b"max_steps = = 3\n", b'model = "\xff"\n'])
 def test_a_file_that_is_not_toml_is_an_error_that_names_it(empty_place: Path, content: bytes) -> None:
     (empty_place / FILE).write_bytes(content)

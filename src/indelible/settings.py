@@ -307,6 +307,8 @@ class Settings(BaseSettings):
 def load_settings(**given: Any) -> Settings:
     """Read the settings; `given` wins over every other place, and None in it means "not given"."""
     given = {name: value for name, value in given.items() if value is not None}
+    if Path(FILE).is_dir():
+        raise BadSettings(f"{Path(FILE).absolute()} can't be read: it is a directory, not a file.")
     try:
         settings = Settings(**given)
     except ValidationError as error:

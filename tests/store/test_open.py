@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -27,10 +28,12 @@ from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusabl
 from indelible.store.database.open import open_database
 from indelible.store.database.postgres import CONNECTIONS, URGENT_CONNECTIONS, PostgresDatabase
 from indelible.store.database.sqlite.database import READERS, SqliteDatabase
+from indelible.store.database.sqlite.file_lock import exclusive_file_lock
 from indelible.store.database.transaction import Transaction
 
 SECRET = "correct-horse"  # noqa: S105  (what must not be told)
 DEADLINE_S = 100
+ADVICE = "Check the address, and that the database runs there."
 DURABLE = {
     "sqlite": {"busy_timeout": "5000", "journal_mode": "wal", "synchronous": "2", "foreign_keys": "1"},
     "postgresql": {
@@ -331,6 +334,20 @@ async def test_a_directory_is_no_database(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("kind", ["a device", "a pipe"])
+async def test_a_device_or_a_pipe_is_no_database_and_gets_no_lock(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "chats.db"
+    if kind == "a pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(os.devnull)
+
+    assert await read_problem(path) == f"{path} is not a regular file. Choose another file."
+    with pytest.raises(DatabaseUnusable, match="not a regular file"), exclusive_file_lock(path):
+        pass
+    assert not (tmp_path / "chats.db.lock").exists()
+
+
 async def test_a_file_that_is_no_database_is_named_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "letter.txt"
     path.write_text("Dear Ada, " * 1000)
@@ -387,13 +404,15 @@ async def test_a_file_with_an_odd_name_is_opened_under_it(tmp_path: Path) -> Non
 async def test_a_server_that_is_not_there_is_named_without_the_password() -> None:
     said = await read_problem(f"postgresql://ada:{SECRET}@127.0.0.1:1/chats", DatabaseUnreachable)
 
-    assert said.startswith("postgresql://ada:***@127.0.0.1:1/chats cannot be reached: ")
+    assert said == f"postgresql://ada:***@127.0.0.1:1/chats cannot be reached: connection refused. {ADVICE}"
 
 
 async def test_a_host_that_does_not_exist_is_named() -> None:
     said = await read_problem(f"postgresql://ada:{SECRET}@no-such-host.invalid/chats", DatabaseUnreachable)
 
     assert said.startswith("postgresql://ada:***@no-such-host.invalid/chats cannot be reached: ")
+    assert "Errno" not in said
+    assert said.endswith(ADVICE)
 
 
 async def test_a_wrong_password_is_told_and_not_shown(postgres_server: str) -> None:
@@ -462,7 +481,7 @@ async def silent() -> AsyncIterator[str]:
 async def test_a_server_that_says_nothing_is_waited_for_as_long_as_the_address_says(silent: str) -> None:
     said = await read_problem(f"{silent}?connect_timeout=0.05", DatabaseUnreachable)
 
-    assert said == f"{silent} cannot be reached: no answer in time."
+    assert said == f"{silent} cannot be reached: no answer in time. {ADVICE}"
 
 
 async def test_a_time_limit_in_the_address_is_one_for_the_connection(migrated_postgres: str) -> None:

@@ -11,6 +11,7 @@ from tests.store.driver import OWNER, Driver, settle_in
 from tests.support.engine import get_database
 
 from indelible.content import Finish, TextDelta, Usage, UsageUpdate
+from indelible.errors import NotFound
 from indelible.machine import commands as c
 from indelible.store.lists.usage import UsageDay
 from indelible.store.payloads import StepResult
@@ -42,8 +43,7 @@ async def test_the_sums_of_the_days_are_the_sums_of_the_attempts(store: SqlStore
     assert abs(datetime.fromisoformat(day.day).replace(tzinfo=UTC) - datetime.now(UTC)) < timedelta(days=2)
     (named,) = await load(store, None)
     assert named.user == "Ada"
-    by_name = [await store.lists.usage(None, since=LONG_AGO, until=FAR_AWAY, name=name) for name in ("Ada", "Bob")]
-    assert by_name == [[named], []]
+    assert await store.lists.usage(None, since=LONG_AGO, until=FAR_AWAY, name="Ada") == [named]
     assert await load(store, "user_nobody") == []
     assert await store.lists.usage(OWNER, since=FAR_AWAY, until=FAR_AWAY) == []
 
@@ -84,3 +84,9 @@ async def test_usage_stays_when_a_chat_is_deleted(store: SqlStore, engine: Async
     before = await load(store)
     await chat.do(c.Delete())
     assert await load(store) == before
+
+
+async def test_a_user_who_used_nothing_has_no_days_and_a_name_that_nobody_has_is_not_found(store: SqlStore) -> None:
+    assert await store.lists.usage(None, since=LONG_AGO, until=FAR_AWAY, name="Ada") == []
+    with pytest.raises(NotFound, match=r"There is no user named Bob\."):
+        await store.lists.usage(None, since=LONG_AGO, until=FAR_AWAY, name="Bob")

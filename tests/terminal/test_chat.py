@@ -16,13 +16,16 @@ from prompt_toolkit.document import Document
 from rich.console import Console
 from tests.terminal.paper import Paper, make_console
 
+import indelible
 from indelible.app.app import App
+from indelible.app.chat import Chat
 from indelible.clock import Clock, SystemClock
 from indelible.content import File, Part, Text
 from indelible.errors import ModelFailed
 from indelible.models import Call
 from indelible.service.results import ChatMessage
 from indelible.terminal.chat import COMMANDS, TerminalChat
+from indelible.terminal.ctrl_c import Presses, follow_until_stopped
 from indelible.terminal.prompt import CommandCompleter
 from indelible.testing import ManualClock, ScriptedModel, parts
 
@@ -183,6 +186,33 @@ async def test_a_second_ctrl_c_while_the_reply_is_being_stopped_leaves_and_the_s
     screen = await talk(open_chats(ScriptedModel()), Keyboard(), resume=1)
     assert "Half" in screen
     assert "Stopped by you." in screen
+
+
+async def test_a_second_ctrl_c_does_not_wait_for_a_server_that_does_not_answer_the_stop() -> None:
+    asked, held = asyncio.Event(), []
+
+    def hold(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        held.append(writer)
+        asked.set()
+
+    silent = await asyncio.start_server(hold, "127.0.0.1", 0)
+    host, port = silent.sockets[0].getsockname()
+    presses = Presses()
+
+    async def press_twice() -> None:
+        presses.add()
+        await asked.wait()
+        presses.add()
+
+    async def follow() -> None:
+        await asyncio.Event().wait()
+
+    async with indelible.Client(f"http://{host}:{port}") as user, asyncio.TaskGroup() as keys:
+        keys.create_task(press_twice())
+        assert not await follow_until_stopped(follow(), Chat(user._service, "chat_1"), presses)
+    for writer in held:
+        writer.close()
+    silent.close()
 
 
 # --- what is kept, and comes back ---

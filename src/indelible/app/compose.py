@@ -85,8 +85,9 @@ async def open_app(
             stack.push_async_callback(catalog.aclose)
             allowed = catalog.check_for_user if listed_models_only else catalog.check
             check = partial(_check_model, models=models or {}, check=allowed)
-            if model is None or isinstance(model, str):
-                check(settings.model)
+            own = [] if model is not None and not isinstance(model, str) else [settings.model]
+            for name in (*own, *settings.models):  # the operator's choice, whoever may use it
+                _check_model(name, models=models or {}, check=catalog.check)
             if worker and any(name != DEMO for name in (settings.model, *settings.models)):
                 await asyncio.to_thread(catalog.load)
             in_catalog = catalog.find_for_user if listed_models_only else catalog.find

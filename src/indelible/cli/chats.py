@@ -6,6 +6,7 @@ printing is terminal/listing.py and terminal/reports.py.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -100,7 +101,10 @@ def search(
     server: ServerOption = None,
 ) -> None:
     """Search titles and messages, newest match first. The last word may be the beginning of one."""
-    opened, query = open_to_read(server=server, database=database), " ".join(words)
+    query = " ".join(words).strip()
+    if not query:
+        raise UsageMistake("There are no words to search for. Example: indelible chats search lighthouse")
+    opened = open_to_read(server=server, database=database)
 
     from indelible.terminal import print_lines  # noqa: PLC0415
     from indelible.terminal.reports import search_chats, to_json  # noqa: PLC0415
@@ -168,8 +172,10 @@ def import_chats(
 ) -> None:
     """Import exported chats (JSON, or archives with files) as new ones, and print their ids.
 
-    A file with a mistake is refused whole; the files before it stay imported.
+    If a file is missing, nothing is imported. One with a mistake is refused whole; the files before it stay imported.
     """
+    for file in files:
+        _refuse_unreadable(file)  # before a database is created
     opened = open_to_read(server=server, database=database, creates=True)
 
     import asyncio  # noqa: PLC0415
@@ -193,9 +199,18 @@ def import_chats(
     asyncio.run(run())
 
 
+def _refuse_unreadable(file: Path) -> None:
+    if str(file) == "-":
+        if sys.stdin is None:
+            raise UsageMistake("Can't read -: standard input is closed.")
+        return
+    try:
+        os.close(os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)))  # a pipe may have no writer yet
+    except OSError as error:
+        raise UsageMistake(f"Can't read {file}: {error.strerror}.") from error
+
+
 def _read(file: Path) -> bytes:
-    if str(file) == "-" and sys.stdin is None:
-        raise UsageMistake("Can't read -: standard input is closed.")
     try:
         return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     except OSError as error:

@@ -1,8 +1,8 @@
 """The `indelible` command: it assembles the commands and reports failures.
 
 Each command has its own module of the same name. A command reads its options, imports what it needs, and runs it. A
-failure is one line on standard error: status 2 for a mistake of the user, 1 for everything else (a database or a port
-in use). A traceback is always a bug.
+failure is one line on standard error: status 2 for a mistake on the command line or in a setting, 1 for everything else
+(a database or a port in use, a user or a chat that does not exist). A traceback is always a bug.
 
 The help is plain text, not boxes: its examples keep their columns, and nothing has to be imported to draw it.
 
@@ -12,6 +12,7 @@ the database nor the settings.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -47,6 +48,7 @@ def main() -> None:
     """The entry point. A failure becomes one line."""
     signal.signal(signal.SIGTERM, _exit)
     prepare_completion()
+    _escape_what_cannot_be_encoded()
     try:
         sys.exit(_assemble()(prog_name="indelible", standalone_mode=False))
     except typer.TyperException as error:
@@ -61,6 +63,13 @@ def main() -> None:
         sys.exit(_PROBLEM)
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(128 + signal.SIGINT)
+
+
+def _escape_what_cannot_be_encoded() -> None:
+    """Chats hold any letter, and a locale's encoding may lack it: the output then gets its number, not a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a closed one is None
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _assemble() -> typer.Typer:

@@ -9,6 +9,7 @@ Must stay true (tests/test_cli.py): no mistake on the command line shows a trace
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -66,8 +67,20 @@ SystemOption = Annotated[
     str | None,
     typer.Option("--system", metavar="TEXT", help="System prompt of the chat.", show_default="the 'system' setting"),
 ]
+
+
+def _check_pace(seconds: float) -> float:
+    """A minimum alone lets `inf` pass."""
+    if not math.isfinite(seconds):
+        raise typer.BadParameter(f"{seconds} is not a number of seconds")
+    return seconds
+
+
 PaceOption = Annotated[
-    float, typer.Option("--pace", metavar="SECONDS", min=0, help="Time the demo model takes for each word.")
+    float,
+    typer.Option(
+        "--pace", metavar="SECONDS", min=0, callback=_check_pace, help="Time the demo model takes for each word."
+    ),
 ]
 SeedOption = Annotated[
     int | None, typer.Option("--seed", metavar="NUMBER", help="Make the demo model choose different words.")
@@ -151,11 +164,17 @@ def refuse_missing_database(settings: Settings) -> None:
 
 
 def check_model(settings: Settings) -> None:
-    """Report an unknown model or a missing key at startup, not with the first message."""
+    """Report an unknown model or a missing key at startup, not with the first message.
+
+    The further models of the setting `models` need no key here: users may never choose them.
+    """
     from indelible.models.catalog import Catalog  # noqa: PLC0415
 
+    catalog = Catalog(settings)
     try:
-        Catalog(settings).find(settings.model)
+        catalog.find(settings.model)
+        for name in settings.models:
+            catalog.check(name)
     except ModelFailed as failure:
         raise UsageMistake(failure.message) from failure
 

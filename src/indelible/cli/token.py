@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Final, cast
@@ -11,7 +12,7 @@ import typer
 
 from indelible.cli.accounts import print_table, show_time, with_accounts
 from indelible.cli.options import DatabaseOption, UsageMistake
-from indelible.errors import Invalid
+from indelible.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
     from indelible.store.accounts.protocol import Account, TokenInfo
@@ -99,7 +100,7 @@ def revoke(
 async def _find(accounts: SqlAccounts, name: str) -> Account:
     found = await accounts.find_user(name)
     if found is None:
-        raise UsageMistake(f"There is no user named {name}. Add one with: indelible user add {name}")
+        raise NotFound(f"There is no user named {name}. Add one with: indelible user add {shlex.quote(name)}")
     return found
 
 

@@ -61,8 +61,10 @@ class NeedsToken(IndelibleError):
 class CannotListen(IndelibleError):
     """The port is in use, or the address is not this machine's."""
 
-    def __init__(self, host: str, port: int, error: OSError) -> None:
-        if error.errno == errno.EADDRINUSE:
+    def __init__(self, host: str, port: int, error: OSError | UnicodeError) -> None:
+        if isinstance(error, UnicodeError):
+            why = "this is not a host name. Choose another --host"
+        elif error.errno == errno.EADDRINUSE:
             why = "the address is already in use. Choose another --port, or 0"
         elif error.errno == errno.EACCES:
             why = "permission denied. Choose a --port above 1023"
@@ -95,12 +97,13 @@ class Process(uvicorn.Server):
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen where the settings say, and serve. Raises what kept it from starting, or ended it."""
         settings = self._server.settings
-        if not has_login(settings) and not is_loopback(settings.host):
-            raise NeedsToken(
-                f"{settings.host} is reachable from other machines. Set INDELIBLE_TOKEN first, or serve on 127.0.0.1."
-            )
         listener = _bind(settings.host, settings.port, stuck_after_s=self._server.pace.stuck_after_s)
         with closing(listener), closed_in_children(listener.fileno()):
+            if not has_login(settings) and not is_loopback(settings.host):  # it is bound, and does not listen yet
+                raise NeedsToken(
+                    f"{settings.host} is reachable from other machines. Set INDELIBLE_TOKEN first, "
+                    "or serve on 127.0.0.1."
+                )
             try:
                 await super().serve([*(sockets or ()), listener])
             except SystemExit:  # how uvicorn reports that the application did not start
@@ -232,7 +235,7 @@ def _bind(host: str, port: int, *, stuck_after_s: float) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name that cannot be one, such as `a..b`
         raise CannotListen(host, port, error) from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

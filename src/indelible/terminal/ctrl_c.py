@@ -5,7 +5,7 @@ A stop is a durable command like any other: the worker saves the reply so far. C
 nothing can be stopped safely.
 
 Must stay true (tests/terminal/test_chat.py, tests/terminal/test_ask.py): after a stop the partial reply is saved; a
-second Ctrl-C leaves, and the stop holds.
+second Ctrl-C leaves, and the stop holds; it leaves even if the server that should store the stop does not answer.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ import asyncio
 import signal
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from indelible.app.chat import Chat
+
+_UNSENT_STOP_S: Final = 1.0
+"""How long the second press waits for the stop to be stored: a server may be down."""
 
 
 class Presses:
@@ -34,17 +37,22 @@ async def follow_until_stopped(follow: Coroutine[Any, Any, None], chat: Chat, pr
     """Follow a reply to its end; the first press stops it. False if the second one came before the end."""
     following = asyncio.create_task(follow)
     stopping = asyncio.create_task(_stop(chat, presses))
+    leaving = asyncio.create_task(presses.second.wait())
+    tasks = {following, stopping, leaving}
     try:
-        await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if leaving.done():
+            await asyncio.wait({stopping}, timeout=_UNSENT_STOP_S)
     finally:
-        following.cancel()
-        stopping.cancel()
-        await asyncio.wait({following, stopping})
-    if following.cancelled():
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    if not following.cancelled():
+        following.result()
+        return True
+    if not stopping.cancelled() and leaving.cancelled():
         stopping.result()
-        return False
-    following.result()
-    return True
+    return False
 
 
 async def _stop(chat: Chat, presses: Presses) -> None:

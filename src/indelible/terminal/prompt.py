@@ -6,8 +6,8 @@ starts a new line, and pasted text may have several.
 
 Ctrl-C arrives in two ways. At the prompt it is a key, and ends the line. At any other time the terminal sends a signal
 (ctrl_c.py). `hush_echo` keeps keys that are typed during a reply from being printed into it; they are not lost: the
-next prompt reads them. What is pasted during a reply is bracketed by the terminal, as at the prompt, so that several
-lines stay one message.
+next prompt reads them, also after a Ctrl-C, at which a terminal would otherwise discard them. What is pasted during a
+reply is bracketed by the terminal, as at the prompt, so that several lines stay one message.
 
 Must stay true (tests/test_cli.py, on a real pseudo-terminal): what is typed during a reply reaches the prompt;
 whichever way the program ends, the terminal is left as it was.
@@ -122,13 +122,13 @@ def _open_history() -> History:
 
 @contextlib.contextmanager
 def hush_echo(keyboard: TextIO) -> Iterator[None]:
-    """During the block the terminal does not echo typed keys, and brackets what is pasted."""
+    """During the block the terminal does not echo typed keys, keeps them at Ctrl-C, and brackets what is pasted."""
     if sys.platform == "win32" or not keyboard.isatty():
         yield
         return
     before = termios.tcgetattr(keyboard)
     hushed = before.copy()
-    hushed[3] &= ~termios.ECHO
+    hushed[3] = hushed[3] & ~termios.ECHO | termios.NOFLSH
     termios.tcsetattr(keyboard, termios.TCSANOW, hushed)
     _write(_BRACKET_PASTES)
     try:

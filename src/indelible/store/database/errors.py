@@ -16,7 +16,9 @@ address itself, migrate.py a schema that is too new.
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import ssl
 from collections.abc import Iterator
 from typing import Final
 
@@ -105,9 +107,18 @@ def read_failure(error: BaseException, where: str) -> StoreFailed:
         return _format(_LOST, where)
     for cause in causes:
         if isinstance(cause, OSError):
-            return DatabaseUnreachable(f"{where} cannot be reached: {str(cause) or 'no answer in time'}.")
+            return DatabaseUnreachable(
+                f"{where} cannot be reached: {_explain(cause)}. Check the address, and that the database runs there."
+            )
     detail = str(causes[-1]).partition("\n")[0]
     return StoreFailed(f"{where} failed: {detail}")
+
+
+def _explain(error: OSError) -> str:
+    """The system's words for its code. Those of asyncio are about its own call."""
+    if error.errno is not None and error.errno > 0 and not isinstance(error, ssl.SSLError):
+        return os.strerror(error.errno).lower()
+    return error.strerror or str(error) or "no answer in time"
 
 
 def translate_error(error: BaseException, where: str) -> BaseException:

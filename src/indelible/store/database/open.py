@@ -13,6 +13,7 @@ from indelible.store.database.address import Address, describe, parse_address
 from indelible.store.database.errors import DatabaseUnusable, read_failure
 from indelible.store.database.postgres import PostgresDatabase
 from indelible.store.database.sqlite.database import SqliteDatabase
+from indelible.store.database.sqlite.file_check import refuse_special_file
 
 
 async def open_database(database: str | Path | Address) -> SqliteDatabase | PostgresDatabase:
@@ -22,6 +23,7 @@ async def open_database(database: str | Path | Address) -> SqliteDatabase | Post
         if not address.is_sqlite:
             return await PostgresDatabase.open(address.make_postgres_options(), where=describe(address))
         refuse_missing_directory(address)
+        refuse_special_file(address.path)
         return await SqliteDatabase.open(address.make_sqlite_name(), where=describe(address))
     except StoreFailed:
         raise

@@ -86,6 +86,7 @@ class ListStore(Protocol):
 
         * Every attempt counts with what its provider reported, once, on the day on which it ended.
         * It stays when a chat is deleted.
+        * A `name` that no user has is `NotFound`.
         """
 
     async def export_chat(self, chat_id: str) -> ChatFile:

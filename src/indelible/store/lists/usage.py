@@ -19,7 +19,9 @@ from zlib import crc32
 import msgspec
 
 from indelible.content import Usage
+from indelible.errors import NotFound
 from indelible.store.database.transaction import Transaction, clean_label, to_utc
+from indelible.store.queries.users import LONGEST_USER_NAME
 
 SHARDS: Final = 8
 _NANO: Final = 1_000_000_000
@@ -46,9 +48,11 @@ _OF_ALL: Final = f"""
     """
 
 _OF_NAMED: Final = f"""
-    SELECT u.day, u.model, users.name, {_SUMS} FROM users JOIN usage_days AS u ON u.user_id = users.id
-    WHERE users.name = $1 AND u.day >= $2 AND u.day <= $3 GROUP BY u.day, u.model, users.name ORDER BY u.day, u.model
+    SELECT u.day, u.model, users.name, {_SUMS}
+    FROM users LEFT JOIN usage_days AS u ON u.user_id = users.id AND u.day >= $2 AND u.day <= $3
+    WHERE users.name = $1 GROUP BY u.day, u.model, users.name ORDER BY u.day, u.model
     """
+"""A user who used nothing is one row without a day; a user who does not exist is none."""
 
 
 class Used(NamedTuple):
@@ -91,6 +95,8 @@ async def load_usage(
         rows = await transaction.all(_OF_USER, user_id, *days)
     elif name is not None:
         rows = await transaction.all(_OF_NAMED, clean_label(name), *days)
+        if not rows:
+            raise NotFound(f"There is no user named {name[:LONGEST_USER_NAME]}.")
     else:
         rows = await transaction.all(_OF_ALL, *days)
     return [
@@ -104,4 +110,5 @@ async def load_usage(
             user=row["name"] or msgspec.UNSET,
         )
         for row in rows
+        if row["day"] is not None
     ]

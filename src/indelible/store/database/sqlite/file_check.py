@@ -1,11 +1,11 @@
-"""Whether the SQLite file that is open is still the file at its path.
+"""Whether a path can name a SQLite file, and whether the file that is open is still the one at its path.
 
 An open file can be deleted, renamed or replaced, and SQLite keeps writing to what nobody will ever find again: every
 commit would succeed, and all of it would be lost with the process. So the writer compares the file and its log with
 those that it opened, before it begins and before it answers, and readers do so a few times a second. A file that comes
 back (renamed and renamed back) is used again. Another file in its place is not: only a restart opens it, with its lock.
 
-A new file is readable by its owner alone.
+A new file is readable by its owner alone. A device or a pipe is refused before a lock is created beside it.
 
 A file whose bytes are overwritten in place (`cp` onto it) is still the same file, and SQLite itself reports the damage.
 
@@ -18,12 +18,19 @@ import os
 import sqlite3
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from indelible.store.database.errors import DatabaseUnusable
 
 READ_CHECK_INTERVAL_S: Final = 0.2
 _Identity = tuple[int, int]
+
+
+def refuse_special_file(path: Path) -> None:
+    """Raises `DatabaseUnusable` for a device, a pipe or a socket: SQLite would report an error of the disk."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise DatabaseUnusable(f"{path} is not a regular file. Choose another file.")
 
 
 class SqliteFile:

@@ -25,6 +25,7 @@ from typing import Final
 from indelible.concurrency.forks import closed_in_children
 from indelible.store.database.address import parse_address
 from indelible.store.database.errors import DatabaseUnusable
+from indelible.store.database.sqlite.file_check import refuse_special_file
 
 try:
     import fcntl
@@ -49,6 +50,7 @@ def exclusive_file_lock(database: str | Path) -> Iterator[None]:
     if not address.is_sqlite or fcntl is None:
         yield
         return
+    refuse_special_file(address.path)
     path = address.path.resolve()  # the same lock for every path to the file
     beside = _name_lock(path)
     try:
