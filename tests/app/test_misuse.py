@@ -140,3 +140,7 @@ async def test_values_of_a_wrong_type_are_refused_and_change_nothing(database: s
         assert [(found.title, found.labels) for found in await app.chats()] == [("Rain", [])]
         await chat.send("Hello")
         assert outline(await chat.messages()) == [("user", "Hello"), ("assistant", "Hi")]
+
+
+def test_completion_offers_the_public_names_and_nothing_else() -> None:
+    assert [name for name in dir(indelible) if not name.startswith("__")] == sorted(indelible.__all__)

@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
+from types import AsyncGeneratorType
 from typing import Any, Literal, Self, cast
 
 import msgspec
@@ -59,7 +61,8 @@ class Reply:
         self._begin = begin
         self._sending: asyncio.Future[Accepted] | None = None
         self._has_begun = isinstance(begin, Accepted)
-        self._reading: AsyncGenerator[Part, None] | None = None
+        self._reading: AsyncGeneratorType[Part, None] | None = None
+        self._unread: deque[Part] = deque()
         self._queued_id: str | None = None
         self._has_entered = False
         self._attempts: set[str] = set()
@@ -101,7 +104,9 @@ class Reply:
         await self.aclose()
 
     def __aiter__(self) -> AsyncIterator[Part]:
-        self._reading = self._read()
+        if self._reading is not None and self._reading.ag_running:
+            raise RuntimeError("This reply is being read already. Use chat.events(after=…) for a second reader.")
+        self._reading = cast("AsyncGeneratorType[Part, None]", self._read())
         return self._reading
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -153,6 +158,8 @@ class Reply:
             self._has_entered = begun.queued is None
             self.turn_id = begun.turn if self._has_entered else None
             self._cursor = begun.cursor
+        while self._unread:  # an earlier loop was left in the middle of an event
+            yield self._pop_unread()
         while not self._has_ended():
             try:
                 async with self._service.open_events(self._chat_id, after=self._cursor) as events:
@@ -162,15 +169,20 @@ class Reply:
                         self._cursor = event.cursor or self._cursor
                         self._note(event)
                         if event.kind == "part" and event.data["attempt"] in self._attempts:
-                            for part in event.parts:
-                                self.text += part.text
-                                yield part
+                            self._unread.extend(event.parts)
+                            while self._unread:
+                                yield self._pop_unread()
                         if self._has_ended():
                             break
             except NotFound:
                 self.outcome = "deleted"
         if self.outcome == "failed":
             raise self._describe_failure()
+
+    def _pop_unread(self) -> Part:
+        part = self._unread.popleft()
+        self.text += part.text
+        return part
 
     def _has_ended(self) -> bool:
         return self.outcome is not None
