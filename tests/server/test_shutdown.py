@@ -221,5 +221,5 @@ async def test_a_port_or_a_file_that_somebody_has_is_not_taken(
     )
     elsewhere = {"host": "elsewhere.invalid", "token": "nobody's"}
     assert "Can't listen on elsewhere.invalid:0: " in await fail_to_serve(database=database, port=0, **elsewhere)
-    assert "is in use by another server or worker" in await fail_to_serve(database=database, port=0)
+    assert "is in use by this program" in await fail_to_serve(database=database, port=0)
     assert not (tmp_path / "b.db").exists()
