@@ -115,7 +115,7 @@ def _load(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES, "testing"})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
 if not TYPE_CHECKING:  # a type checker that saw it would believe in every name (tests/test_public_types.py)

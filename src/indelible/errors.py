@@ -93,13 +93,19 @@ class Refused(IndelibleError):
     problem_kind: ClassVar[str] = "invalid"
 
 
+def describe_not_allowed(command: str, state: str) -> str:
+    """Why a command is refused; `command` is its name. One name has no verb."""
+    action = "submit tool results" if command == "tool_results" else command.replace("_", " ")
+    return f"Cannot {action} while the chat is {state}."
+
+
 class NotAllowed(Refused):
     """The command is not allowed in this state."""
 
     problem_kind = "not_allowed"
 
     def __init__(self, *, command: str, state: str, detail: str | None = None) -> None:
-        super().__init__(detail or f"Cannot {command.replace('_', ' ')} while the chat is {state}.")
+        super().__init__(detail or describe_not_allowed(command, state))
         self.command = command
         self.state = state
 

@@ -117,6 +117,43 @@ async def test_a_reply_knows_the_messages_the_usage_and_the_cost_of_its_turn(har
     assert (reply.usage, reply.cost) == (Usage(input_tokens=30, output_tokens=3), None)
 
 
+async def test_a_loop_that_is_left_in_the_middle_of_an_event_loses_none_of_its_parts(harness: AppHarness) -> None:
+    said: Script = [
+        parts.reasoning_delta("r", "hm"),
+        parts.text_delta("1", "One, "),
+        parts.text_delta("2", "two."),
+        parts.finish(),
+    ]
+    chat = await start(harness, said)
+    reply = chat.send("Count")
+    read: list[Part] = []
+    while reply.outcome is None:
+        async for part in reply:
+            read.append(part)
+            break
+    assert "".join(part.text for part in read) == reply.text == "One, two."
+    assert reply.text == read_text(find_reply(await chat.messages()).blocks)
+
+
+async def test_a_reply_that_is_being_read_has_no_second_reader(harness: AppHarness) -> None:
+    gate = asyncio.Event()
+    chat = await start(harness, gated(gate, "One, ", "two."))
+    reply = chat.send("Count")
+    waiting = asyncio.Event()
+
+    async def read() -> str:
+        async for _ in reply:
+            waiting.set()
+        return reply.text
+
+    reading = asyncio.create_task(read())
+    await waiting.wait()
+    with pytest.raises(RuntimeError, match="This reply is being read already"):
+        await reply
+    gate.set()
+    assert await reading == "One, two."
+
+
 async def test_leaving_the_loop_stops_nothing(harness: AppHarness) -> None:
     gate = asyncio.Event()
     chat = await start(harness, gated(gate, "One, ", "two."))

@@ -149,7 +149,7 @@ class Telepathy(msgspec.Struct):
 async def test_something_that_is_no_part_is_a_clear_failure_and_what_came_before_is_kept(
     harness: LoopHarness, thing: Any
 ) -> None:
-    with pytest.raises(ModelFailed, match="not a part"):
+    with pytest.raises(ModelFailed, match=r"expected a part \(see indelible.content\)\.$"):
         await raise_failure(harness.start(ScriptedModel([[HELLO, thing, parts.finish()]])))
     assert harness.only.blocks == [Text("Hello")]
     assert (harness.only.partial, harness.only.reason) == (True, "failed")

@@ -191,7 +191,7 @@ async def test_a_server_without_a_worker_and_a_worker_without_a_server_are_a_pai
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["--host", "10.0.0.1"], 1, "10.0.0.1 is reachable from other machines. Set INDELIBLE_TOKEN"),
+        (["--host", "0.0.0.0"], 1, "0.0.0.0 is reachable from other machines. Set INDELIBLE_TOKEN"),
         (["--tools", "nothing"], 2, "--tools nothing: write it as package.module:NAME."),
     ],
 )
@@ -221,5 +221,5 @@ async def test_a_port_or_a_file_that_somebody_has_is_not_taken(
     )
     elsewhere = {"host": "elsewhere.invalid", "token": "nobody's"}
     assert "Can't listen on elsewhere.invalid:0: " in await fail_to_serve(database=database, port=0, **elsewhere)
-    assert "is in use by another server or worker" in await fail_to_serve(database=database, port=0)
+    assert "is in use by this program" in await fail_to_serve(database=database, port=0)
     assert not (tmp_path / "b.db").exists()

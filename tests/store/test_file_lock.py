@@ -50,7 +50,7 @@ def test_who_serves_the_file_is_found_as_long_as_it_is_held(tmp_path: Path) -> N
     with exclusive_file_lock(database):
         assert find_holder(database).server_url is None  # type: ignore[union-attr]
         announce_server(database, "http://127.0.0.1:8000")
-        with pytest.raises(DatabaseInUse, match="in use by another server") as refused, exclusive_file_lock(database):
+        with pytest.raises(DatabaseInUse, match="in use by this program") as refused, exclusive_file_lock(database):
             pytest.fail("one file was held twice")
         assert refused.value.server_url == "http://127.0.0.1:8000"
     assert find_holder(database) is None

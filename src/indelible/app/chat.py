@@ -108,6 +108,7 @@ class Chat:
         return await self._service.get_chat(self.id)
 
     async def status(self) -> str:
+        """The chat's status: "idle", "running", "error" and so on (docs/states.md)."""
         return await self._service.get_status(self.id)
 
     async def messages(self, *, before: str | None = None, limit: int | None = None) -> list[ChatMessage]:

@@ -9,11 +9,11 @@ Must stay true (tests/app/test_app.py): everything that `open` started has ended
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from indelible.app.app import App
 from indelible.clock import Clock, SystemClock
@@ -42,6 +42,8 @@ from indelible.store.protocol import Outcome
 from indelible.store.sql_store import SqlStore
 from indelible.tools.toolset import AnyTool, Toolset
 from indelible.worker import Worker, WorkerDependencies
+
+_MODEL_MEMBERS: Final = ("provider", "name", "context_limit", "stream")
 
 
 @asynccontextmanager
@@ -73,6 +75,7 @@ async def open_app(
     listed_models_only: whether a chat may use only the models in the settings `model` and `models`, and those without a
         key. A server does so, because whoever sends a message does not pay for the key.
     """
+    _check_arguments(database, model, models, tools=tools, client_tools=client_tools, settings=settings)
     clock = clock or SystemClock()
     settings = settings or load_settings()
     if isinstance(model, str):
@@ -132,6 +135,43 @@ async def open_app(
             raise
     if body_error is not None:
         raise body_error  # as it was raised, not wrapped in a group
+
+
+def _check_arguments(
+    database: object,
+    model: object,
+    models: object,
+    *,
+    tools: object,
+    client_tools: object,
+    settings: object,
+) -> None:
+    """A mistake in the arguments is reported here, not in the first reply, and not as a file with an odd name."""
+    if not isinstance(database, str | Path | None):
+        raise TypeError(f"database: expected a path or a URL, not {database!r}.")
+    if not isinstance(settings, Settings | None):
+        raise TypeError(f"settings: expected indelible.settings.Settings, not {type(settings).__name__}.")
+    if not isinstance(models, Mapping | None):
+        raise TypeError(f"models: expected a dict of models by name, not {type(models).__name__}.")
+    for name, given in (("tools", tools), ("client_tools", client_tools)):
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise TypeError(f"{name}: expected a list of tools, not {given!r}.")
+    if model is not None and not isinstance(model, str):
+        _check_model_object("model", model)
+    for name, given in (models or {}).items():
+        _check_model_object(f"models[{name!r}]", given)
+
+
+def _check_model_object(argument: str, model: object) -> None:
+    """Raises `TypeError` if a part of the `Model` protocol is missing."""
+    missing = [name for name in _MODEL_MEMBERS if not hasattr(model, name)]
+    if isinstance(model, type):
+        raise TypeError(f"{argument}: {model.__name__} is a class. Give an instance of it.")
+    if missing:
+        raise TypeError(
+            f"{argument}: {model!r} is not a model, because it has no {', '.join(missing)}. "
+            f"Give a model's name, or an object with {', '.join(_MODEL_MEMBERS)} (indelible.models.protocol.Model)."
+        )
 
 
 async def _put_together(

@@ -21,8 +21,10 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
 from itertools import takewhile
+from types import AsyncGeneratorType
 from typing import Any, Literal, Self, cast
 
 import msgspec
@@ -80,7 +82,8 @@ class Reply:
         self._begin = begin
         self._sending: asyncio.Future[Accepted] | None = None
         self._has_begun = isinstance(begin, Accepted)
-        self._reading: AsyncGenerator[Part, None] | None = None
+        self._reading: AsyncGeneratorType[Part, None] | None = None
+        self._unread: deque[Part] = deque()
         self._message_id: str | None = None
         self._queued_id: str | None = None
         self._has_entered = False
@@ -123,7 +126,9 @@ class Reply:
         await self.aclose()
 
     def __aiter__(self) -> AsyncIterator[Part]:
-        self._reading = self._read()
+        if self._reading is not None and self._reading.ag_running:
+            raise RuntimeError("This reply is being read already. Use chat.events(after=…) for a second reader.")
+        self._reading = cast("AsyncGeneratorType[Part, None]", self._read())
         return self._reading
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -176,6 +181,8 @@ class Reply:
             self._has_entered = begun.queued is None
             self.turn_id = begun.turn if self._has_entered else None
             self._cursor = begun.cursor
+        while self._unread:  # an earlier loop was left in the middle of an event
+            yield self._pop_unread()
         while not self._has_ended():
             try:
                 async with self._service.open_events(self._chat_id, after=self._cursor) as events:
@@ -185,9 +192,9 @@ class Reply:
                         self._cursor = event.cursor or self._cursor
                         self._note(event)
                         if event.kind == "part" and event.data["attempt"] in self._attempts:
-                            for part in event.parts:
-                                self.text += part.text
-                                yield part
+                            self._unread.extend(event.parts)
+                            while self._unread:
+                                yield self._pop_unread()
                         elif event.kind == "snapshot" and (unread := self._note_snapshot(event)):
                             yield TextDelta("stored", unread)
                         if self._has_ended():
@@ -196,6 +203,11 @@ class Reply:
                 self.outcome = "deleted"
         if self.outcome == "failed":
             raise self._describe_failure()
+
+    def _pop_unread(self) -> Part:
+        part = self._unread.popleft()
+        self.text += part.text
+        return part
 
     def _has_ended(self) -> bool:
         return self.outcome is not None

@@ -31,6 +31,8 @@ class Value(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
 
 
 class Text(Value, tag="text", frozen=True):
+    """Text of the user or of the model."""
+
     text: str = ""
     metadata: Metadata | None = None
 

@@ -107,7 +107,7 @@ class Normalizer:
         if kind is TextDelta:
             return self._feed_text(cast(TextDelta, part))
         if kind not in PART_TYPES:
-            raise _reject(part, "it is not a part (see indelible.content)")
+            raise _reject(part)
         match part:
             case ReasoningDelta() | ToolInputDelta():
                 return self._feed_delta(part)
@@ -319,5 +319,6 @@ def _clean(part: P) -> P:
     return part if decoded == part else cast(P, decoded)
 
 
-def _reject(part: object, why: str) -> ModelFailed:
-    return ModelFailed(f"The model yielded a {type(part).__name__}; expected a part (see indelible.content): {why}.")
+def _reject(part: object, why: str = "") -> ModelFailed:
+    detail = f": {why}" if why else ""
+    return ModelFailed(f"The model yielded a {type(part).__name__}; expected a part (see indelible.content){detail}.")

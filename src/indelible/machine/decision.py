@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from indelible.content import PartialReason
-from indelible.errors import NotAllowed
+from indelible.errors import NotAllowed, describe_not_allowed
 from indelible.machine.commands import Command
 from indelible.machine.effects import (
     AddNotice,
@@ -42,7 +42,7 @@ NOTHING: Final = Decision(effective=False)
 
 def refuse(snapshot: Snapshot, command: Command, why: str | None = None) -> NotAllowed:
     if why is None and snapshot.archived:
-        why = f"Cannot {command.name.replace('_', ' ')} while the chat is archived."
+        why = describe_not_allowed(command.name, "archived")
     return NotAllowed(command=command.name, state=snapshot.status, detail=why)
 
 

@@ -20,6 +20,7 @@ model or its tools.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final, TypeVar, cast
 
 from indelible.errors import Invalid, ModelFailed
@@ -96,8 +97,10 @@ def check_parameters(given: dict[str, Any]) -> None:
 
 
 def _fits(value: object, kind: type) -> bool:
+    if kind is float and isinstance(value, float):
+        return math.isfinite(value)  # JSON has no others
     if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        return _fits(value, int)
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, kind)

@@ -42,6 +42,14 @@ class ChatChanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     debug: DebugMode | msgspec.UnsetType | None = msgspec.UNSET
 
 
+def check_changes(changes: ChatChanges) -> None:
+    """Raises `Invalid` if a value has the wrong type. HTTP has checked it; a program that calls the library may not."""
+    try:
+        msgspec.convert(msgspec.to_builtins(changes), ChatChanges)
+    except (TypeError, ValueError) as error:
+        raise Invalid(f"The chat was not changed: {error}.") from error
+
+
 def check_if_busy(if_busy: str) -> None:
     """Raises `Invalid` if this is not one of `IfBusy`."""
     if if_busy not in get_args(IfBusy):
@@ -63,7 +71,9 @@ def to_blocks(content: Content) -> list[Block]:
 
 def list_blocks(content: Content) -> list[Block]:
     """The content as blocks, whatever they are."""
-    given = [content] if isinstance(content, str) else content
+    given: Any = [content] if isinstance(content, str) else content
+    if not isinstance(given, Sequence) or isinstance(given, bytes | bytearray):
+        raise Invalid(f"content: must be a text, or a list of texts and files, not {type(content).__name__}.")
     return [_to_block(item) for item in given]
 
 

@@ -31,7 +31,7 @@ from msgspec.structs import replace
 
 from indelible.content import ToolResult, ToolSpec, encode
 from indelible.content.title import extract_title
-from indelible.errors import NotFound, RateLimited
+from indelible.errors import Invalid, NotFound, RateLimited
 from indelible.feed import Cursors, Feed, Reader
 from indelible.files.protocol import FileStore
 from indelible.ids import new_id
@@ -52,7 +52,7 @@ from indelible.service.command_results import (
 )
 from indelible.service.files import LocalFiles
 from indelible.service.idempotency import perform_once
-from indelible.service.inputs import ChatChanges, Content, IfBusy, check_if_busy, to_blocks
+from indelible.service.inputs import ChatChanges, Content, IfBusy, check_changes, check_if_busy, to_blocks
 from indelible.service.lists.local import LocalLists
 from indelible.service.pages import check_name, name_neighbours, split_either
 from indelible.service.results import (
@@ -140,8 +140,7 @@ class LocalService:
 
     async def get_user_id(self) -> str:
         if self._user_id is None:
-            assert self._user is not None
-            self._user_id = await self._store.ensure_user(self._user)
+            self._user_id = await self._store.ensure_user(self._user or "")
         return self._user_id
 
     async def once(self, key: str, *, route: str, body_hash: bytes) -> Self:
@@ -162,6 +161,8 @@ class LocalService:
         parameters: dict[str, Any] | None = None,
         tools: Sequence[ToolSpec] | None = None,
     ) -> CreatedChat:
+        specs = msgspec.UNSET if tools is None else list(tools)
+        check_changes(ChatChanges(model=model, system=system, title=title, parameters=parameters, tools=specs))
         check_parameters(parameters or {})
         blocks = [] if message is None else to_blocks(message)
         new = NewChat(
@@ -227,6 +228,7 @@ class LocalService:
         return details if share_id is None else show_chat(details)
 
     async def update_chat(self, chat_id: str, changes: ChatChanges) -> UpdatedChat:
+        check_changes(changes)
         self._check_model(changes.model if isinstance(changes.model, str) else None)
         check_parameters(changes.parameters or {})
         archived = None if changes.archived is msgspec.UNSET else changes.archived
@@ -403,6 +405,10 @@ class LocalService:
 
     def _check_model(self, name: str | None) -> None:
         """Refuse a name that no model can have, before the chat would meet it in a reply."""
+        if not isinstance(name, str | None):
+            raise Invalid(
+                f"model: must be the name of a model, not {type(name).__name__}. Give models to indelible.open."
+            )
         if name is not None and self._dependencies.check_model is not None:
             self._dependencies.check_model(name)
 

@@ -32,6 +32,7 @@ from typing import Any, Final, Generic, TypeVar
 from indelible.concurrency.tasks import UncancellableFuture, run_to_completion
 from indelible.errors import StoreFailed
 from indelible.store.database.errors import AllConnectionsInUse, DatabaseUnusable, translate_error
+from indelible.store.database.owner import Owner, make_closed
 from indelible.store.database.transaction import Dialect, Row, Transaction, Work, bind, clean_label, to_utc
 
 T = TypeVar("T")
@@ -118,6 +119,7 @@ class PostgresDatabase:
         self.observe: Callable[[str], object] | None = None
         self._where = where
         self._is_closed = False
+        self._owner = Owner(where)
         self._idle: set[_Connection] = set()
         self._line = _Line(self, options, connections, self._idle)
         self._urgent = _Line(self, options, urgent_connections, self._idle)
@@ -160,11 +162,12 @@ class PostgresDatabase:
         await self._urgent.close()
 
     def make_closed(self) -> StoreFailed:
-        return StoreFailed(f"{self._where} is closed.")
+        return make_closed(self._where)
 
     async def _submit(self, job: _Job[T], *, urgent: bool) -> T:
         if self._is_closed:
             raise self.make_closed()
+        self._owner.check()
         (self._urgent if urgent else self._line).put(job)
         try:
             return await job.result

@@ -44,7 +44,13 @@ async def insert_user(transaction: Transaction, name: str, role: UserRole, now: 
     await transaction.run(_NEW_USER, new_id("user"), name, role, now)
 
 
-def check_user_name(name: str) -> None:
+def check_user_name(name: object) -> None:
     """Raise `Invalid` for a name that a new user may not have: it stands in headers, commands and lines of a list."""
-    if not name or len(name) > LONGEST_USER_NAME or not name.isprintable() or name != name.strip():
+    if (
+        not isinstance(name, str)
+        or not name
+        or len(name) > LONGEST_USER_NAME
+        or not name.isprintable()
+        or name != name.strip()
+    ):
         raise Invalid(f"A user's name has 1 to {LONGEST_USER_NAME} printable characters, and no spaces around it.")

@@ -38,8 +38,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from indelible.concurrency.tasks import run_to_completion
-from indelible.errors import StoreFailed
 from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
+from indelible.store.database.owner import Owner, make_closed
 from indelible.store.database.sqlite.file_check import SqliteFile, create_private_file
 from indelible.store.database.sqlite.jobs import Job, ReaderQueue, ServingThread, WriterQueue, deliver, drive, fail
 from indelible.store.database.transaction import (
@@ -119,6 +119,7 @@ class SqliteDatabase:
         self._path = path
         self._where = where
         self._is_closed = False
+        self._owner = Owner(where)
         self._file = SqliteFile(where)
         self._writing: SimpleQueue[Job[Any] | None] = SimpleQueue()
         self._writer: ServingThread | None = None
@@ -147,7 +148,7 @@ class SqliteDatabase:
         single: bool = False,
         on_committed: Callable[[T], object] | None = None,
     ) -> T:
-        self._refuse_closed()
+        self._check_usable()
         if self._writer is None:
             self._writer = ServingThread("sqlite writer", self._serve_writes)
         job: Job[T] = Job(work, urgent=urgent, slow=slow, single=single, on_committed=on_committed)
@@ -155,7 +156,7 @@ class SqliteDatabase:
         return await job.result
 
     async def read(self, work: Work[T], *, urgent: bool = False, single: bool = False) -> T:
-        self._refuse_closed()
+        self._check_usable()
         line = self._urgent_reading if urgent else self._reading
         job: Job[T] = Job(work, single=single)
         line.jobs.put(job)
@@ -192,9 +193,10 @@ class SqliteDatabase:
             await self._writer.wait_for_end()
             self._writer = None
 
-    def _refuse_closed(self) -> None:
+    def _check_usable(self) -> None:
         if self._is_closed:
-            raise StoreFailed(f"{self._where} is closed.")
+            raise make_closed(self._where)
+        self._owner.check()
 
     # --- the reading threads ---
 
@@ -235,7 +237,7 @@ class SqliteDatabase:
             self._is_closed = True
             _log.critical("the writer of %s has ended; restart the process", self._where, exc_info=error)
             line.drain()
-            deliver(fail(line.pop_all(), StoreFailed(f"{self._where} is closed.")), self._where)
+            deliver(fail(line.pop_all(), make_closed(self._where)), self._where)
 
     def _write_all(self, line: WriterQueue) -> None:
         connection: sqlite3.Connection | None = None

@@ -33,6 +33,8 @@ except ImportError:  # pragma: no cover - Windows has no flock; its share modes 
     fcntl = None  # type: ignore[assignment]
 
 _HOLDER_BYTES: Final = 512
+_held: Final[dict[Path, int]] = {}
+"""The files that this process holds. A forked child inherits the entries, not the locks: hence the process."""
 
 
 class DatabaseInUse(DatabaseUnusable):
@@ -66,8 +68,12 @@ def exclusive_file_lock(database: str | Path) -> Iterator[None]:
             raise _describe_holder(handle, path) from error
         os.ftruncate(handle, 0)
         os.pwrite(handle, str(os.getpid()).encode(), 0)
-        with closed_in_children(handle):
-            yield
+        _held[path] = os.getpid()
+        try:
+            with closed_in_children(handle):
+                yield
+        finally:
+            _held.pop(path, None)
     finally:
         os.close(handle)
 
@@ -113,8 +119,11 @@ def _explain(path: Path, error: OSError) -> str:
 def _describe_holder(handle: int, path: Path) -> DatabaseInUse:
     process, url = _read_holder(handle)
     who = f" (process {process})" if process else ""
+    what = f"{path} is in use by another server or worker{who}. Stop it first, or use PostgreSQL to run several."
+    if _held.get(path) == os.getpid():  # the number in the file may be that of a process in another container
+        what = f"{path} is in use by this program. Use the app that has it open, or open it with worker=False."
     return DatabaseInUse(
-        f"{path} is in use by another server or worker{who}. Stop it first, or use PostgreSQL to run several.",
+        what,
         server_url=url if os.fstat(handle).st_uid == os.geteuid() else None,
     )
 
