@@ -70,7 +70,7 @@ def test_neither_a_proxy_nor_a_setting_of_the_surroundings_comes_between(tmp_pat
         (("--chats", "0"), "Invalid value for '--chats'", 2),
         (("--server", "http://127.0.0.1:9", "--kills", "3"), "--server kills nothing", 2),
         (("--server", "http://127.0.0.1:9", "--database", "chats.db"), "--server kills nothing", 2),
-        (("--server", "http://127.0.0.1:9"), "The server is unreachable", 1),
+        (("--server", "http://127.0.0.1:9"), "can't connect to 127.0.0.1:9 (connection refused)", 1),
         (("--server", "nonsense"), "must begin with http:// or https://", 1),
         (("--database", "mysql://ada@host/chats"), "does not support 'mysql'", 1),
     ],

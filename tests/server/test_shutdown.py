@@ -191,7 +191,7 @@ async def test_a_server_without_a_worker_and_a_worker_without_a_server_are_a_pai
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["--host", "0.0.0.0"], 1, "0.0.0.0 is reachable from other machines. Set INDELIBLE_TOKEN"),
+        (["--host", "0.0.0.0"], 1, "0.0.0.0 is reachable from other machines. Set INDELIBLE_TOKEN"),  # noqa: S104  (refused)
         (["--tools", "nothing"], 2, "--tools nothing: write it as package.module:NAME."),
     ],
 )

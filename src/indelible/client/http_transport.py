@@ -11,6 +11,7 @@ Must stay true (tests/server/test_client.py, tests/server/test_unreliable_server
 
 from __future__ import annotations
 
+import os
 import random
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -262,6 +263,8 @@ class HttpTransport:
                     yield response
                 finally:
                     self._responses.discard(response)
+        except aiohttp.ClientConnectorError as error:
+            raise _Unreached(f"can't connect to {error.host}:{error.port} ({_explain(error)})") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _Unreached(str(error) or type(error).__name__) from error
 
@@ -298,6 +301,12 @@ class _BackOff:
         delay_s = self._next_s * random.uniform(0.5, 1.0)  # noqa: S311  (only so that clients do not reconnect all at once)
         self._next_s = min(2 * self._next_s, _LONGEST_BACK_OFF_S)
         await self._clock.sleep(min(delay_s, self._until_s - now_s))
+
+
+def _explain(error: aiohttp.ClientConnectorError) -> str:
+    """Why there is no connection, in the system's words; asyncio's own are about its call."""
+    number = error.os_error.errno
+    return os.strerror(number).lower() if number is not None and number > 0 else error.strerror or str(error.os_error)
 
 
 def _leave_out_none(given: Mapping[str, Any]) -> dict[str, Any]:
