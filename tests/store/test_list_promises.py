@@ -62,6 +62,7 @@ KEPT_BY = {
         "What a user's": "the_sums_of_the_days_are_the_sums_of_the_attempts",
         "Every attempt counts": "a_retried_a_failed_and_a_stopped_attempt_count_with_what_was_reported",
         "It stays": "usage_stays_when_a_chat_is_deleted",
+        "A `name` that": "a_user_who_used_nothing_has_no_days_and_a_name_that_nobody_has_is_not_found",
     },
     "export_chat": {"The whole chat": "exporting_an_imported_chat_gives_the_same_file"},
     "import_chat": {

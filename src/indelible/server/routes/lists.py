@@ -14,6 +14,7 @@ from indelible.feed import ListReader, Reader
 from indelible.server.access.revocation import OpenRequest
 from indelible.server.dependencies import JSON, Reads, ReadyState, Writes, answer_json
 from indelible.server.limits.feed_slots import WithSlot
+from indelible.server.openapi.documented_problems import document_problem
 from indelible.server.openapi.response_schemas import answers
 from indelible.server.schemas import DraftRequest, ReadRequest
 from indelible.server.streaming.sse import FeedResponse
@@ -22,6 +23,8 @@ from indelible.service.results import CreatedChat
 
 router = APIRouter(tags=["lists"])
 
+_USAGE: Final = answers(UsagePage)
+_USAGE["responses"][404] = document_problem(404)  # no user has the given name
 _MEDIA_TYPES: Final = {"json": JSON, "md": "text/markdown; charset=utf-8"}
 _FILE: Final = {JSON: {"schema": {"$ref": "#/components/schemas/ChatFile"}}}
 _EXPORTED: Final = {"description": "The file.", "content": {**_FILE, "text/markdown": {"schema": {"type": "string"}}}}
@@ -65,7 +68,7 @@ async def import_chat(request: Request, service: Writes) -> Response:
     return answer_json(await service.lists.import_chat(await request.body()), 201)
 
 
-@router.get("/usage", **answers(UsagePage))
+@router.get("/usage", **_USAGE)
 async def get_usage(
     service: Reads,
     since: date | None = None,
