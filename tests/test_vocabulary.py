@@ -14,9 +14,10 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from tests.support.json_client import JsonClient
 
 import indelible
+from indelible.client.http_transport import HttpTransport
+from indelible.client.remote import RemoteService
 from indelible.machine.states import State, Status
 from indelible.server.app import Server
 from indelible.settings import Settings, load_settings
@@ -258,7 +259,7 @@ def test_no_retired_route_is_left() -> None:
 
 def test_no_retired_method_or_argument_of_the_library_is_left() -> None:
     retired = {"go_on", "bring_results", "switch", "describe", "read_chat", "change_chat", "read_feed", "read_messages"}
-    for public in (indelible.Client, indelible.Chat, JsonClient):
+    for public in (indelible.Client, indelible.Chat, HttpTransport, RemoteService):
         assert retired.isdisjoint(dir(public)), public
     assert {"work", "when"}.isdisjoint(inspect.signature(indelible.open).parameters)
     assert {"when"}.isdisjoint(inspect.signature(indelible.Chat.send).parameters)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 from tests.support.app_harness import make_settings
 from tests.support.messages import outline
+from tests.support.waiting import DEADLINE_S
 
 import indelible
 from indelible.errors import Invalid, NotAllowed, StoreFailed
@@ -55,7 +57,7 @@ async def test_an_app_of_another_event_loop_is_refused_and_nothing_is_sent(datab
 
 
 FORK = """
-import asyncio, os, sys
+import asyncio, os, signal, sys
 import indelible
 
 async def main():
@@ -63,6 +65,7 @@ async def main():
         chat = await app.create_chat()
         child = os.fork()
         if child == 0:
+            signal.alarm(100)
             try:
                 asyncio.run(chat.post("from the child"))
             except BaseException as error:
@@ -77,7 +80,10 @@ asyncio.run(main())
 
 def test_a_forked_child_is_refused_at_once_and_its_parent_continues(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FORK, str(tmp_path / "chats.db")]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("INDELIBLE_")}
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=DEADLINE_S, cwd=tmp_path, env=env
+    )
     refused, parent = done.stdout.splitlines()
     assert "was opened before this process was forked. Open it again in this process." in refused
     assert parent == "0 complete"
@@ -111,6 +117,23 @@ async def test_a_wrong_argument_is_refused_by_open_and_not_by_the_first_reply(
         async with indelible.open(**given):
             pytest.fail("it was opened")
     assert await asyncio.to_thread(lambda: list(tmp_path.iterdir())) == []
+
+
+async def test_tools_may_come_from_a_generator_a_path_from_any_kind_and_a_title_from_a_subclass(tmp_path: Path) -> None:
+    class Title(str):
+        __slots__ = ()
+
+    @indelible.tool
+    async def weather(city: str) -> str:
+        """Get the weather in a city."""
+        return city
+
+    model, path = ScriptedModel([say("Hi")]), PurePosixPath(tmp_path / "chats.db")
+    given: Any = {"tools": (each for each in [weather])}
+    async with indelible.open(path, model=model, settings=SETTINGS, **given) as app:  # type: ignore[arg-type]
+        chat = await app.create_chat(title=Title("Rain"))
+        await chat.send("Hello")
+    assert [tool.name for tool in model.calls[0].tools] == ["weather"]
 
 
 async def test_values_of_a_wrong_type_are_refused_and_change_nothing(database: str) -> None:

@@ -96,7 +96,7 @@ class Window:
     async def wait_for_toast(self, text: str, *, in_dialog: bool = False) -> None:
         """It has been shown since the page was loaded, and may be gone by now: a toast stays for a few seconds."""
         shown = "([text, where]) => toastsSeen.some((one) => one.text.includes(text) && one.isInDialog === where)"
-        await self.page.wait_for_function(shown, arg=[text, in_dialog])
+        await self.page.wait_for_function(shown, arg=[text, in_dialog], polling=100)
 
     async def read_items(self) -> list[tuple[str, str]]:
         """Every item of the conversation: its role and its text, as far as it is a single paragraph."""

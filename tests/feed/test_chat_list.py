@@ -185,6 +185,18 @@ async def test_a_list_that_was_read_before_a_chat_was_deleted_does_not_bring_it_
     assert sorted(first.chats) == sorted(second.chats) == ["chat_2", "chat_3"]
 
 
+async def test_a_deleted_chat_that_is_created_again_under_its_id_is_listed_again(harness: FeedHarness) -> None:
+    await make(harness, "chat_1", title="Rain")
+    async with moving(harness), open_tab(harness) as tab:
+        await tab.read()
+        await harness.store.execute("chat_1", c.Delete())
+        await tab.read_until_gone("chat_1")
+        await make(harness, "chat_1", title="Snow")
+        await tab.read_until("chat_1", title="Snow")
+        await harness.store.execute("chat_1", c.UpdateChat(), ChatPatch(title="Sun"))
+        await tab.read_until("chat_1", title="Sun")
+
+
 async def test_a_lost_hint_is_made_up_for_by_the_next_poll(harness: FeedHarness) -> None:
     await make(harness, "chat_1")
     async with open_tab(harness) as tab:

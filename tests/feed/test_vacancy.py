@@ -98,5 +98,6 @@ async def test_a_turn_that_ends_while_the_feed_asks_for_live_workers_is_not_pend
         await harness.poll(POLLS)
         harness.store.vacant = ask  # type: ignore[method-assign]
         await harness.poll(POLLS)
+        await wait_for_status(seen, "idle")
 
     assert list_statuses(seen) == ["running", "idle"]

@@ -237,6 +237,30 @@ async def test_a_feed_that_receives_something_has_all_its_time_again(received: b
     assert len(asked) == 16
 
 
+async def test_a_feed_that_stood_for_a_while_has_all_its_time_again_although_nothing_happened() -> None:
+    clock, opened = ManualClock(skip_sleeps=True), asyncio.Event()
+
+    async def stand(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": SSE})
+        await response.prepare(request)
+        await opened.wait()
+        opened.clear()
+        clock.advance(10)
+        return response
+
+    async def be_away(_request: web.Request) -> web.StreamResponse:
+        clock.advance(20)
+        return web.Response(status=503)
+
+    event = b'id: c\nevent: chat\ndata: {"title":null}\n\n'
+    answers = [respond(event, 200, SSE), *[stand, be_away] * 5, NOT_FOUND]
+    async with answer_with(*answers) as (url, asked), open_client(url, clock=clock, retry_for_s=30) as client:
+        with pytest.raises(NotFound):
+            async for _ in client.follow("/chats/chat_1/events", on_reconnect=opened.set):
+                pass
+    assert len(asked) == 12
+
+
 async def test_a_feed_that_is_a_web_page_raises_a_sentence() -> None:
     answers = [respond(HTML, 200, "text/html"), NOT_FOUND]
     async with answer_with(*answers) as (url, _), open_client(url) as client:
@@ -394,3 +418,11 @@ async def test_a_feed_that_is_read_while_its_client_closes_ends(harness: AppHarn
         tasks.create_task(read(client))
         await begun.wait()
     assert kinds == ["snapshot"]
+
+
+async def test_a_server_without_tls_is_named_as_such() -> None:
+    async with answer_with(NOT_FOUND) as (url, _):
+        address = url.replace("http://", "https://")
+        async with open_client(address, retry_for_s=0) as client:
+            with pytest.raises(ServerFailed, match=r"can't connect to 127\.0\.0\.1:\d+ \(.*SSL"):
+                await client.get_chat("chat_1")

@@ -97,3 +97,8 @@ def test_a_file_that_cannot_be_locked_is_named(tmp_path: Path) -> None:
 def test_postgresql_carries_several() -> None:
     with exclusive_file_lock("postgresql://host/chats"), exclusive_file_lock("postgresql://host/chats"):
         pass
+
+
+def test_a_name_that_no_file_can_have_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(DatabaseUnusable, match="File name too long"), exclusive_file_lock(tmp_path / ("x" * 300)):
+        pytest.fail("there is such a file")

@@ -9,6 +9,7 @@ Must stay true (tests/app/test_app.py): everything that `open` started has ended
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -76,6 +77,7 @@ async def open_app(
         key. A server does so, because whoever sends a message does not pay for the key.
     """
     _check_arguments(database, model, models, tools=tools, client_tools=client_tools, settings=settings)
+    tools, client_tools = list(tools), list(client_tools)
     clock = clock or SystemClock()
     settings = settings or load_settings()
     if isinstance(model, str):
@@ -147,7 +149,7 @@ def _check_arguments(
     settings: object,
 ) -> None:
     """A mistake in the arguments is reported here, not in the first reply, and not as a file with an odd name."""
-    if not isinstance(database, str | Path | None):
+    if not isinstance(database, str | os.PathLike | None):
         raise TypeError(f"database: expected a path or a URL, not {database!r}.")
     if not isinstance(settings, Settings | None):
         raise TypeError(f"settings: expected indelible.settings.Settings, not {type(settings).__name__}.")

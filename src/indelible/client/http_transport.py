@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import os
 import random
+import socket
+import ssl
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -39,6 +41,9 @@ _FEED_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_r
 
 _ANSWER_S: Final = 90.0
 """No response takes longer: a stop may wait for a minute."""
+
+_STEADY_S: Final = 5.0
+"""A feed that was open for so long worked, although nothing happened: its first comment may be later than a restart."""
 
 _FRUITLESS: Final = 5
 """After so many responses in a row without a byte of it, a file is lost: no restart takes that long."""
@@ -208,6 +213,7 @@ class HttpTransport:
         was_connected = False
         while self._session is not None:
             has_received = False
+            opened_s: float | None = None
             failure: _Unreached | None = None
             try:
                 params = _write_query({**(query or {}), "after": cursor})
@@ -217,6 +223,7 @@ class HttpTransport:
                     if was_connected and on_reconnect is not None:
                         on_reconnect()
                     was_connected = True
+                    opened_s = self._clock.monotonic()
                     decoder = SseDecoder()
                     async for chunk in response.content.iter_any():
                         events = decoder.feed(chunk)
@@ -234,7 +241,7 @@ class HttpTransport:
                 raise ServerFailed(f"The feed cannot be read: {error} Read the messages page by page.") from error
             except _Unreached as error:
                 failure = error
-            if has_received:
+            if has_received or (opened_s is not None and self._clock.monotonic() - opened_s >= _STEADY_S):
                 back_off.reset()
             elif failure is None:
                 failure = _Unreached("It closes every connection at once.")
@@ -305,8 +312,10 @@ class _BackOff:
 
 def _explain(error: aiohttp.ClientConnectorError) -> str:
     """Why there is no connection, in the system's words; asyncio's own are about its call."""
-    number = error.os_error.errno
-    return os.strerror(number).lower() if number is not None and number > 0 else error.strerror or str(error.os_error)
+    cause = error.os_error
+    if cause.errno is None or isinstance(cause, ssl.SSLError | socket.gaierror):  # with numbers of their own
+        return cause.strerror or str(cause)
+    return os.strerror(cause.errno).lower()
 
 
 def _leave_out_none(given: Mapping[str, Any]) -> dict[str, Any]:

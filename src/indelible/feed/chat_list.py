@@ -212,8 +212,10 @@ class ChatLists:
             _log.warning("reading changed chats failed; lists are delayed: %r", error)
             return
         for owner_id, summary in found.values():
-            if owner_id in self._watched:
-                self._send_change(self._watched[owner_id], summary)
+            if (watched := self._watched.get(owner_id)) is not None:
+                if watched.known.get(summary.id) is _REMOVED:  # created again: a name of a client's leads to one id
+                    del watched.known[summary.id]
+                self._send_change(watched, summary)
         for chat_id in set(chat_ids) - set(found):
             self._send_removal(chat_id)
 

@@ -49,6 +49,7 @@ from indelible.store.payloads import ChatPatch, NewChat, ToolResultsInput, UserI
 from indelible.store.protocol import ForkPoint, Outcome
 from indelible.store.queries.chat_view import ChatStatus
 
+_QUEUED: Final = "Messages are queued behind a reply that failed. Retry it or delete them, on the page or with /api/v1."
 _CHAT_ID: Final = re.compile(f"chat_{ULID}")
 _BUSY: Final = ("running", "interrupting", "pending")
 _EVENTS_AT_ONCE: Final = 100
@@ -215,8 +216,9 @@ class ConversationService:
         except NotAllowed as refused:
             if refused.state not in _BUSY:
                 raise
-            detail = "Another response of this conversation is running."
-            raise NotAllowed(command=refused.command, state=refused.state, detail=detail) from refused
+            state = await self.service.get_status(chat_id)
+            detail = "Another response of this conversation is running." if state in _BUSY else _QUEUED
+            raise NotAllowed(command=refused.command, state=state, detail=detail) from refused
 
     async def submit(
         self,

@@ -45,9 +45,16 @@ class ChatChanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 def check_changes(changes: ChatChanges) -> None:
     """Raises `Invalid` if a value has the wrong type. HTTP has checked it; a program that calls the library may not."""
     try:
-        msgspec.convert(msgspec.to_builtins(changes), ChatChanges)
+        msgspec.convert(msgspec.to_builtins(changes, enc_hook=_to_plain_text), ChatChanges)
     except (TypeError, ValueError) as error:
-        raise Invalid(f"The chat was not changed: {error}.") from error
+        raise Invalid(f"The chat has not changed: {error}.") from error
+
+
+def _to_plain_text(value: object) -> str:
+    """A subclass of `str` is a text, too."""
+    if isinstance(value, str):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is not a value of a chat")
 
 
 def check_if_busy(if_busy: str) -> None:

@@ -30,6 +30,7 @@ ROUTES = [
 
 
 _FILE = b'{"type": "file", "url": "https://example.org/rain.png", %b}'
+_EARLIER = b'{"messages": [{"role": "user", "content": [%s]}, {"role": "user", "content": "Hi"}]}'
 _TOOL = b'{"messages": [{"role": "user", "content": "Hi"}], "tools": [{"type": "function", "function": %b}]}'
 REFUSED = [
     ("//v1/responses", b"{", 400),
@@ -61,6 +62,7 @@ REFUSED = [
         b'{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls": 1}]}',
         400,
     ),
+    ("//v1/chat/completions", _EARLIER % b'{"type": "file", "file": {"file_id": "file_1", "filename": 5}}', 400),
     ("//v1/chat/completions", _TOOL % b'{"name": 1}', 400),
     ("//v1/chat/completions", _TOOL % b'{"name": "rain", "parameters": []}', 400),
     ("//v1/conversations", b'{"metadata": {"place": "\xed\xa0\x80"}}', 400),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
@@ -14,7 +15,9 @@ from tests.support.app_harness import AppHarness
 from tests.support.running_server import RunningServer, say, say_half
 from tests.support.waiting import poll_until
 
-from indelible.testing import ScriptedModel
+from indelible.content import Part
+from indelible.models.protocol import Call
+from indelible.testing import ScriptedModel, parts
 
 KEY = {"Idempotency-Key": "once"}
 
@@ -164,3 +167,33 @@ async def test_a_refused_conversation_is_not_created(harness: AppHarness, refuse
             await client.conversations.create(**refused)
         assert 400 <= error.value.status_code < 500
     assert await count_chats(server) == 0
+
+
+async def test_messages_that_are_queued_behind_a_failure_are_named_as_the_reason(harness: AppHarness) -> None:
+    fails = asyncio.Event()
+
+    async def fail_later(_call: Call) -> AsyncIterator[Part]:
+        yield parts.text_start("1")
+        await fails.wait()
+        raise RuntimeError("boom")
+
+    server = await harness.start_server(ScriptedModel([say("One."), fail_later, say("Three.")]))
+    async with open_openai(server) as client:
+        first = await client.responses.create(input="First?")
+        (chat,) = (await server.client.list_chats())["items"]
+        await server.client.send(chat["id"], "Second?")
+        await server.client.send(chat["id"], "Third?")
+        fails.set()
+        await poll_until(lambda: is_in_error(server, chat["id"]))
+        conversation = chat["id"].replace("chat_", "conv_")
+        for _ in range(2):
+            with pytest.raises(openai.ConflictError, match="queued behind a reply that failed"):
+                await client.with_options(max_retries=0).responses.create(input="Fourth?", conversation=conversation)
+        copied = await client.responses.create(input="Another?", previous_response_id=first.id)
+        assert copied.output_text == "Three."
+    assert await count_chats(server) == 2
+
+
+async def is_in_error(server: RunningServer, chat_id: str) -> bool:
+    chat = await server.client.get_chat(chat_id)
+    return bool(chat["status"] == "error" and len(chat["queue"]) == 1)

@@ -72,10 +72,15 @@ def join_neighbours(messages: Sequence[Message]) -> list[Message]:
     return joined
 
 
+def check_texts(*given: Any) -> None:
+    """The name and the type of a file are a client's: anything but a text could be stored and never read again."""
+    if not all(isinstance(each, str | None) for each in given):
+        raise Invalid("The name and the type of a file must be texts.")
+
+
 def read_file(url: str, *, name: Any = None, media_type: Any = None) -> File:
     """A file by its URL; a `data:` URL brings its content along. Name and type are the client's, and are checked."""
-    if not isinstance(name, str | None) or not isinstance(media_type, str | None):
-        raise Invalid("The name and the type of a file must be texts.")
+    check_texts(name, media_type)
     if not url.startswith("data:"):
         guessed = mimetypes.guess_type(name or url.partition("?")[0])[0]
         return File(media_type=media_type or guessed or "application/octet-stream", name=name, url=url)

@@ -74,6 +74,7 @@ function Editor({ c, item }) {
   const [text, setText] = useState(c.messages.editing?.text ?? plainText(item.messages[0].blocks));
   const field = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
   useLayoutEffect(() => {
+    if (c.messages.editing?.text !== undefined) return; // it comes back with what was written; the user may be typing elsewhere
     field.current?.focus();
     field.current?.setSelectionRange(text.length, text.length);
   }, []);

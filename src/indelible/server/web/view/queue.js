@@ -12,6 +12,7 @@ const SHOWN = 3;
 function Editor({ c, editing, setEditing, save }) {
   const field = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
   useLayoutEffect(() => {
+    if (editing.text !== editing.before) return; // it comes back with what was written; the user may be typing elsewhere
     field.current?.focus();
     field.current?.setSelectionRange(editing.text.length, editing.text.length);
   }, []);

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from indelible.content import Block, File, Message, Reasoning, Text, ToolCall, ToolResult, encode
 from indelible.errors import Invalid
-from indelible.server.wires.content import join_neighbours, read_file, write_file_url
+from indelible.server.wires.content import check_texts, join_neighbours, read_file, write_file_url
 from indelible.server.wires.openai.responses.projection import read_call_id
 from indelible.service.results import ChatMessage
 
@@ -105,6 +105,7 @@ def _read_part(part: dict[str, Any]) -> Block:
     if kind == "input_image" and isinstance(part.get("image_url"), str):
         return read_file(part["image_url"], media_type=None if part["image_url"].startswith("data:") else "image/png")
     if kind in ("input_image", "input_file") and isinstance(part.get("file_id"), str):
+        check_texts(part.get("filename"))
         media_type = "image/png" if kind == "input_image" else "application/octet-stream"
         return File(media_type=media_type, name=part.get("filename"), file_id=part["file_id"])
     if kind == "input_file" and isinstance(part.get("file_data") or part.get("file_url"), str):

@@ -29,7 +29,11 @@ _Identity = tuple[int, int]
 
 def refuse_special_file(path: Path) -> None:
     """Raises `DatabaseUnusable` for a device, a pipe or a socket: SQLite would report an error of the disk."""
-    if path.exists() and not path.is_file() and not path.is_dir():
+    try:
+        is_special = path.exists() and not path.is_file() and not path.is_dir()
+    except OSError:
+        return  # whoever opens it explains it
+    if is_special:
         raise DatabaseUnusable(f"{path} is not a regular file. Choose another file.")
 
 

@@ -195,8 +195,10 @@ class Starter:
         assert projection.last_message_id is not None or projection.outcome is not None
         end = (await conversations.list_path(chat_id, limit=1))[-1].id
         is_end = end == (projection.last_message_id or origin.id)
-        is_idle = (await conversations.get_status(chat_id)).status in ("idle", "error")
-        copy_at = None if is_end and is_idle else projection.last_message_id or origin.id
+        status = (await conversations.get_status(chat_id)).status
+        queued = (await conversations.service.list_queue(chat_id)).items if status == "error" else []
+        is_free = status in ("idle", "error") and not queued
+        copy_at = None if is_end and is_free else projection.last_message_id or origin.id
         return await self._send(chat_id, added, settings, patch, copy_at=copy_at)
 
     async def _join(self, chat_id: str, added: Continuation) -> TurnStart:
