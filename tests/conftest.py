@@ -34,7 +34,14 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 gc.disable()  # until the tests are collected: what is made until then stays, and looking for garbage takes a quarter
 
-pytest_plugins = ["tests.blocking", "tests.databases", "tests.scheduling", "tests.second_chance"]
+pytest_plugins = [
+    "tests.blocking",
+    "tests.databases",
+    "tests.log_records",
+    "tests.scheduling",
+    "tests.second_chance",
+    "tests.waiting_limits",
+]
 
 MEMORY = Path("/dev/shm")  # noqa: S108  (the name that Linux gives it)
 ROOM_BYTES = 4 << 30

@@ -28,6 +28,8 @@ from tests.support.waiting import DEADLINE_S
 
 from indelible.logs import JsonFormatter, Redactor, TextFormatter, log_context, set_log_attempt
 
+pytestmark = pytest.mark.may_log("indelible.worker.chat_runner: ")
+
 TOKEN = "hush-this-is-the-token"  # noqa: S105
 KEY = "sk-hush-this-is-a-key"
 

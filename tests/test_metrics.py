@@ -126,6 +126,7 @@ async def test_a_result_that_was_cut_is_counted(counted: Counted) -> None:
     [("failing", "{}"), ("weather", '{"city"'), ("weather", "[]"), ("weather", "{}"), ("weather", '{"city": {}}')],
     ids=["it raised", "half the arguments", "no object", "an argument is missing", "an argument is wrong"],
 )
+@pytest.mark.may_log("the tool failing raised an error")
 async def test_every_error_result_is_counted_under_its_tool(counted: Counted, name: str, arguments: str) -> None:
     await play(counted, [ask((name, arguments)), ANSWER], tools=[weather, failing])
     assert counted.value("tool_errors_total", tool=name) == 1
@@ -170,6 +171,7 @@ async def test_a_compaction_is_counted_by_its_result(counted: Counted) -> None:
     assert counted.label_values("result") == {"done"}
 
 
+@pytest.mark.may_log("the conversation could not be summarised")
 async def test_a_compaction_that_failed_is_not_counted_as_one_that_was_not_needed(counted: Counted) -> None:
     with pytest.raises(ModelFailed):
         await play(counted, [overflow(), ModelFailed("busy", kind="overloaded")])
@@ -196,6 +198,7 @@ LOOP_NAMES = [
 
 
 @pytest.mark.parametrize("name", LOOP_NAMES)
+@pytest.mark.may_log("the tool failing raised an error")
 async def test_everything_that_spec_8_names_for_the_loop_is_counted_under_that_name(
     counted: Counted, name: str
 ) -> None:

@@ -82,6 +82,7 @@ async def test_work_is_cancelled_once_however_often_it_is_cut() -> None:
     assert cancellations == 1
 
 
+@pytest.mark.may_log("did not stop within .* and was abandoned")
 async def test_the_grace_time_is_not_prolonged_by_cutting_again() -> None:
     clock = ManualClock()
     let_go = asyncio.Event()
@@ -97,6 +98,7 @@ async def test_the_grace_time_is_not_prolonged_by_cutting_again() -> None:
     await task.task
 
 
+@pytest.mark.may_log("did not stop within .* and was abandoned")
 async def test_work_that_ignores_the_cut_is_abandoned_after_the_grace_time(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     let_go = asyncio.Event()
@@ -146,6 +148,7 @@ async def test_work_that_cuts_itself_and_ends_keeps_its_result() -> None:
     assert task.task.result() == 42
 
 
+@pytest.mark.may_log("abandoned the work failed", "did not stop within .* and was abandoned")
 async def test_abandoned_work_that_fails_later_is_logged_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     let_go = asyncio.Event()
@@ -165,6 +168,7 @@ async def test_abandoned_work_that_fails_later_is_logged_and_harms_nobody(caplog
     assert "pipe is gone" in caplog.text
 
 
+@pytest.mark.may_log("did not stop within .* and was abandoned")
 async def test_abandoned_work_is_not_collected_while_it_runs() -> None:
     """asyncio holds tasks weakly; one that nobody holds may vanish in the middle of its work."""
     clock = ManualClock()
@@ -198,6 +202,7 @@ async def test_work_that_fails_unseen_makes_no_noise(caplog: pytest.LogCaptureFi
     assert caplog.text == ""
 
 
+@pytest.mark.may_log("did not stop within .* and was abandoned")
 async def test_grace_without_a_cut_is_for_work_that_should_end_by_itself() -> None:
     clock = ManualClock()
     let_go = asyncio.Event()

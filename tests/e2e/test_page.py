@@ -242,6 +242,7 @@ async def test_a_message_sent_during_a_reply_is_queued_and_can_be_removed(browse
         assert [text for _, text in await window.read_items()] == ["One", "One! And one!", "Two", "Two!"]
 
 
+@pytest.mark.may_log("the model scripted:scripted raised an error")
 async def test_a_failed_reply_shows_why_and_can_be_retried(browser: Browser, database: str) -> None:
     broken: list[Step] = [RuntimeError("The model fell over.")]
     async with (

@@ -6,10 +6,13 @@ import logging
 from pathlib import Path
 
 import pytest
+from tests.log_records import DATABASE_AWAY
 from tests.support.app_harness import serve_app
 from tests.support.counting_model import HurriedModel, ask_to_count, count
 from tests.support.cutting_cable import CuttingCable
 from tests.support.running_server import read_until, text_of, wait_until_idle
+
+pytestmark = pytest.mark.may_log(*DATABASE_AWAY)
 
 CHATS = 8
 WORDS = 50

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.faults.checked_reader import CheckedReader, reading, wait_for_words
+from tests.log_records import DATABASE_AWAY
 from tests.store.test_broken_databases import crash
 from tests.support.counting_model import ask_to_count
 from tests.support.engine import open_engine
@@ -22,6 +23,8 @@ from tests.support.process_harness import SHORT_LEASES, SLOWLY, ProcessHarness
 import indelible
 from indelible.errors import StoreFailed
 from indelible.store.database.migrate import migrate
+
+pytestmark = pytest.mark.may_log(*DATABASE_AWAY)
 
 CHATS = 3
 

@@ -12,12 +12,13 @@ from typing import Any
 import aiohttp
 import asyncpg
 import pytest
+from tests.log_records import DATABASE_AWAY
 from tests.support.app_harness import serve_app
 from tests.support.counting_model import CountingModel, ask_to_count, count
 from tests.support.running_server import RunningServer, text_of, wait_until_idle
 from tests.support.waiting import Watched, deadline
 
-pytestmark = pytest.mark.parametrize("migrated", ["postgresql"], indirect=True)
+pytestmark = [pytest.mark.parametrize("migrated", ["postgresql"], indirect=True), pytest.mark.may_log(*DATABASE_AWAY)]
 
 CHATS = 6
 CUTS = 40

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver
 from tests.support.app_harness import AppHarness
 from tests.support.engine import get_database
-from tests.support.waiting import Watched, deadline
+from tests.support.waiting import Watched, deadline, wait_for_task
 
 from indelible.app.compose import publish_outcome
 from indelible.content import Finish, Part, ReasoningDelta, TextDelta, ToolCall, ToolResult
@@ -60,7 +60,7 @@ class CountingStore(SqlStore):
         return await super().positions(chat_ids)
 
     async def wait_for_call(self, name: str) -> None:
-        await self.watched.wait_until(lambda: name in self.calls, what=name)
+        await self.watched.wait_until(lambda: name in self.calls, what=f"a call of {name}")
 
     def _note(self, name: str) -> None:
         self.calls.append(name)
@@ -144,7 +144,7 @@ class FeedHarness(AppHarness):
                 yield seen
             finally:
                 task.cancel()
-                await asyncio.wait([task])
+                await wait_for_task(task, what="a reader")
 
     async def poll(self, times: int = 1) -> None:
         """Let a second pass, as often as that; the feed polls each time, and has polled when this returns."""
@@ -154,7 +154,7 @@ class FeedHarness(AppHarness):
         await self._wait_for_timer()
 
     async def _wait_for_timer(self) -> None:
-        async with deadline():
+        async with deadline("the feed's timer"):
             while not self.clock.pending:
                 await self.clock.wait_for_timer()
 
@@ -181,7 +181,8 @@ class StreamedChat(Driver):
         assert self.writer is not None
         for part in parts:
             self.writer.publish(TextDelta("1", part) if isinstance(part, str) else part)
-        await self.harness.journal.drain(self.writer)
+        async with deadline("a flush of the journal"):
+            await self.harness.journal.drain(self.writer)
 
     async def close(self, kind: type[c.WorkerCommand], *rest: Part, **fields: Any) -> Outcome:
         """End the attempt with this command; `rest` is what was not flushed yet."""
@@ -218,7 +219,7 @@ class SeenEvents(Watched):
     async def catch_up(self) -> list[FeedEvent]:
         """Wait until the reader has come as far as the chat has by now, is live, and asks the store nothing more."""
         here = (await SqlStore(get_database(self._chat._engine)).positions([self._chat.id]))[self._chat.id]
-        await self.wait_until(lambda: self._covers(here) and self.reader._is_live)
+        await self.wait_until(lambda: self._covers(here) and self.reader._is_live, what=f"a live reader at {here}")
         return self.events
 
     def _covers(self, here: Position) -> bool:
@@ -230,7 +231,7 @@ class SeenEvents(Watched):
 
     async def wait_for_text(self, text: str) -> None:
         """Wait until this is all text that came in parts."""
-        await self.wait_until(lambda: self.text == text, what=text)
+        await self.wait_until(lambda: self.text == text, what=f"the text {text!r}")
 
     async def wait_until_over(self) -> None:
         await self.wait_until(lambda: self.is_over, what="the end of the feed")

@@ -80,6 +80,7 @@ async def test_hints_that_were_missed_before_the_feed_ran_are_made_up_for(engine
 
 
 @pytest.mark.parametrize("what", ["positions", "changes"])
+@pytest.mark.may_log("loading new events of .* failed", "polling for new events failed")
 async def test_a_database_that_fails_for_a_while_delays_readers_and_ends_none(harness: FeedHarness, what: str) -> None:
     chat = await harness.create_streaming()
     async with harness.read(chat) as seen:
@@ -98,6 +99,7 @@ async def test_a_database_that_fails_for_a_while_delays_readers_and_ends_none(ha
     assert harness.store.failures == {what: 0}
 
 
+@pytest.mark.may_log("loading new events of .* failed")
 async def test_a_hint_that_the_database_fails_to_answer_is_made_up_for_by_the_next_poll(harness: FeedHarness) -> None:
     chat = await harness.create_chat()
     async with harness.read(chat) as seen:

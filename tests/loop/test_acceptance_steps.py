@@ -449,6 +449,7 @@ async def test_an_exclusive_tool_alone_runs_also_beside_the_providers_own_call(h
     assert untimed(harness.saved[0].blocks)[-1] == ToolResult(call_id="c1", name="news", output="none")
 
 
+@pytest.mark.may_log("the tool broken raised an error")
 async def test_bad_calls_never_abort_the_step(harness: LoopHarness, spell: Spell) -> None:
     @tool
     async def broken() -> str:
@@ -482,6 +483,7 @@ async def test_bad_calls_never_abort_the_step(harness: LoopHarness, spell: Spell
 @pytest.mark.parametrize(
     "error", [Interrupted, Shutdown, LeaseLost, asyncio.CancelledError, SystemExit, StopAsyncIteration, TimeoutError]
 )
+@pytest.mark.may_log("the tool rude raised an error")
 async def test_a_tool_can_not_end_the_run_by_what_it_raises(harness: LoopHarness, error: type[BaseException]) -> None:
     @tool
     async def rude() -> str:

@@ -198,6 +198,7 @@ async def test_the_window_is_watched_between_steps(harness: LoopHarness) -> None
     assert any("the gist" in block.text for message in model.calls[2].messages for block in message.blocks)
 
 
+@pytest.mark.may_log("the conversation could not be summarised")
 async def test_a_model_that_cannot_summarise_is_asked_all_the_same(harness: LoopHarness) -> None:
     model = ScriptedModel([ModelFailed("no", kind="overloaded"), [*say("so"), parts.finish()]], context_limit=1000)
     await harness.start(model, messages=history(6), compact_at=0.8, used_tokens=900)

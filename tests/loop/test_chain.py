@@ -217,6 +217,7 @@ async def test_s46_after_a_recovery_no_step_has_an_id(harness: LoopHarness) -> N
 @pytest.mark.parametrize(
     "error", [OSError("database is locked"), TimeoutError(), Interrupted(), asyncio.CancelledError()], ids=repr
 )
+@pytest.mark.may_log("the history could not be reloaded")
 async def test_s47_a_failing_reload_keeps_the_prompt_that_was_prepared(
     harness: LoopHarness, error: BaseException, *, is_async: bool
 ) -> None:
@@ -547,6 +548,7 @@ async def test_the_chain_is_left_before_the_second_step(harness: LoopHarness, *,
     assert read(model.calls[2]) == [*begun, ("assistant", ""), ("tool", ""), ("assistant", ""), ("tool", "")]
 
 
+@pytest.mark.may_log("the history could not be reloaded")
 async def test_a_reload_that_fails_before_the_second_step_leaves_the_step_appended(harness: LoopHarness) -> None:
     chat = Chat(WHOLE)
     chat.reload_error = OSError("database is locked")

@@ -548,6 +548,7 @@ BAD_SUMMARIES: dict[str, Script] = {
 
 
 @pytest.mark.parametrize("bad", BAD_SUMMARIES.values(), ids=BAD_SUMMARIES.keys())
+@pytest.mark.may_log("the conversation could not be summarised")
 async def test_a_summary_that_fails_is_terminal_with_the_original_failure(harness: LoopHarness, bad: Script) -> None:
     first = overflow()
     model = ScriptedModel([first, bad])
@@ -558,6 +559,7 @@ async def test_a_summary_that_fails_is_terminal_with_the_original_failure(harnes
     assert harness.retries == []
 
 
+@pytest.mark.may_log("the conversation could not be summarised")
 async def test_a_summariser_that_falls_silent_is_terminal_with_the_original_failure(harness: LoopHarness) -> None:
     first = overflow()
     task = harness.start(ScriptedModel([first, [parts.hang()]]), messages=LONG, silence_timeout_s=30)

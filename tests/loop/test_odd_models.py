@@ -297,6 +297,7 @@ FAILING = [raise_at_once, raise_in_a_coroutine, raise_in_the_iterator, yield_as_
     ],
     ids=["reset", "503", "unknown", "missing_key", "rate_limit"],
 )
+@pytest.mark.may_log("the model odd:odd raised an error")
 async def test_an_error_is_the_same_wherever_it_comes_from(
     harness: LoopHarness, fail: Callable[[BaseException], Any], error: Exception, kind: str, *, retryable: bool
 ) -> None:
@@ -344,6 +345,7 @@ async def test_a_coroutine_that_never_gives_a_stream_is_stopped_like_any_read(ha
 
 
 @pytest.mark.parametrize("thing", [None, 42, [HELLO, parts.finish()]])
+@pytest.mark.may_log("the model odd:odd raised an error")
 async def test_a_stream_that_is_no_async_iterator_is_a_clear_failure(harness: LoopHarness, thing: Any) -> None:
     with pytest.raises(ModelFailed):
         await raise_failure(harness.start(OddModel(lambda call: thing)))
@@ -435,6 +437,7 @@ async def test_a_generator_that_goes_on_talking_when_it_is_closed_changes_nothin
     assert harness.only.blocks == [Text("Hello")]
 
 
+@pytest.mark.may_log("did not stop within .* and was abandoned")
 async def test_an_aclose_that_hangs_costs_a_complete_reply_no_more_than_the_grace_time(harness: LoopHarness) -> None:
     let_go = asyncio.Event()
 
@@ -451,6 +454,7 @@ async def test_an_aclose_that_hangs_costs_a_complete_reply_no_more_than_the_grac
     await harness.clock.advance(0)
 
 
+@pytest.mark.may_log("did not stop within .* and was abandoned")
 async def test_an_aclose_that_hangs_does_not_hold_up_a_stop(harness: LoopHarness) -> None:
     let_go = asyncio.Event()
 
@@ -467,6 +471,7 @@ async def test_an_aclose_that_hangs_does_not_hold_up_a_stop(harness: LoopHarness
     await harness.clock.advance(0)
 
 
+@pytest.mark.may_log("did not stop within .* and was abandoned")
 async def test_a_stop_while_a_complete_reply_is_being_closed_keeps_it_whole(harness: LoopHarness) -> None:
     closing = asyncio.Event()
 
@@ -488,6 +493,7 @@ async def test_a_stop_while_a_complete_reply_is_being_closed_keeps_it_whole(harn
 # --- odd reactions to a stop -------------------------------------------------------------
 
 
+@pytest.mark.may_log("did not stop within .* and was abandoned")
 async def test_a_model_that_ignores_cancellation_is_abandoned_after_the_grace_time(harness: LoopHarness) -> None:
     let_go = asyncio.Event()
 
@@ -514,6 +520,7 @@ async def test_a_model_that_ignores_cancellation_is_abandoned_after_the_grace_ti
     assert harness.published == [HELLO], "nobody listens to an abandoned model"
 
 
+@pytest.mark.may_log("did not stop within .* and was abandoned")
 async def test_a_model_that_ignores_cancellation_does_not_hold_up_a_shutdown(harness: LoopHarness) -> None:
     let_go = asyncio.Event()
 

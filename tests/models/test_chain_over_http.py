@@ -185,6 +185,7 @@ async def test_s46_after_a_recovery_no_step_has_an_id() -> None:
     assert last["input"][-1]["output"] == "rain in Oslo"
 
 
+@pytest.mark.may_log("the history could not be reloaded")
 async def test_s47_a_failing_reload_keeps_the_prompt_that_was_prepared() -> None:
     caller = Caller()
     caller.reload_error = OSError("the database is away")

@@ -77,6 +77,7 @@ async def test_a_deleted_chat_leaves_no_file_and_bytes_without_a_row_are_found(t
 
 
 @pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda sabotage: sabotage.__name__)
+@pytest.mark.may_log("a download was truncated")
 async def test_a_build_that_loses_files_is_caught_by_name(
     sabotage: Sabotage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final, Self, cast
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.models.wires_under_test import find_model
 from tests.support.app_harness import AppHarness, RunningWorker
-from tests.support.waiting import Watched
+from tests.support.waiting import Watched, deadline, wait_for_task
 
 from indelible.app.chat import Chat
 from indelible.clock import Clock
@@ -134,7 +134,7 @@ class RecordingHarness(AppHarness):
         """It ends in the middle of whatever it was writing."""
         writing = self._writing.pop(running.worker.id)
         writing.cancel()
-        await asyncio.wait([writing])
+        await wait_for_task(writing, what="a recorder that was killed")
         await super().kill_worker(running)
 
     # --- chats and what was recorded of them ---
@@ -154,7 +154,8 @@ class RecordingHarness(AppHarness):
     async def drain_runs(self, chat: Chat) -> list[WholeRun]:
         """What the database holds when no recorder has anything left to write."""
         for recorder in self.recorders.values():
-            await recorder.drain()
+            async with deadline("a recorder that has nothing left to write"):
+                await recorder.drain()
         return await self.load_runs(chat)
 
     async def wait_for_runs(self, chat: Chat, condition: Callable[[list[WholeRun]], bool]) -> list[WholeRun]:

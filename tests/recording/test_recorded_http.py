@@ -314,6 +314,7 @@ class Unspeakable(Exception):
         raise ZeroDivisionError
 
 
+@pytest.mark.may_log("An exchange could not be recorded")
 async def test_a_recorder_that_raises_is_dropped_and_the_caller_notices_nothing() -> None:
     dropped: list[int] = []
     log = ExchangeLog(on_drop=lambda: dropped.append(1))
@@ -333,6 +334,7 @@ async def test_a_recorder_that_raises_is_dropped_and_the_caller_notices_nothing(
     assert (only(log).number, log.dropped) == (2, 1)
 
 
+@pytest.mark.may_log("An exchange could not be recorded")
 async def test_a_head_that_can_not_be_read_leaves_the_response_alone() -> None:
     answer = Answer(*EVENTS)
     answer.headers = None  # type: ignore[assignment]
@@ -345,6 +347,7 @@ async def test_a_head_that_can_not_be_read_leaves_the_response_alone() -> None:
     assert (log.attempts, log.dropped) == ([], 1)
 
 
+@pytest.mark.may_log("An exchange could not be recorded")
 async def test_a_piece_that_can_not_be_kept_is_still_passed_on() -> None:
     piece: Any = "text"
     response, log = record(Answer(piece))
@@ -355,6 +358,7 @@ async def test_a_piece_that_can_not_be_kept_is_still_passed_on() -> None:
     assert (log.attempts, log.dropped) == ([], 1)
 
 
+@pytest.mark.may_log("An exchange could not be recorded")
 async def test_a_close_error_that_can_not_be_told_leaves_the_entry_as_it_was() -> None:
     response, log = record(Answer(*EVENTS, closes=[Unspeakable()]))
     await read_all(response)
@@ -373,6 +377,7 @@ async def test_a_body_that_can_not_be_redacted_is_not_shown_and_counted() -> Non
     assert len(bugs) == 1
 
 
+@pytest.mark.may_log("An exchange could not be recorded")
 async def test_a_listener_that_raises_hears_no_more_of_that_exchange() -> None:
     told: list[tuple[int, str]] = []
 

@@ -113,6 +113,7 @@ async def test_a_write_that_hangs_holds_nobody_up_and_leaving_waits_for_it_only_
 
 
 @pytest.mark.parametrize("error", [ValueError("sk-canarycanary"), StoreFailed("It could not do what it was asked.")])
+@pytest.mark.may_log("Debug records could not be written")
 async def test_what_the_database_refuses_is_dropped_and_counted_and_the_next_run_is_recorded(
     engine: AsyncEngine, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -138,6 +139,7 @@ class Unforgiving(Troubled):
         return await self._records.write(records)
 
 
+@pytest.mark.may_log("Open runs of dead workers could not be ended yet")
 async def test_what_is_written_is_not_counted_as_dropped_because_others_could_not_be_ended(engine: AsyncEngine) -> None:
     async with RecordingHarness(engine, [say("One.")]).opened() as harness:
         records = Unforgiving(harness.records, ValueError("no"))
@@ -296,6 +298,7 @@ async def test_a_run_may_be_left_in_another_context_than_it_was_entered_in(engin
     assert found.status == "interrupted"
 
 
+@pytest.mark.may_log("Its end could not be recorded either", "Recording of a run stopped")
 def test_a_run_that_outlives_its_event_loop_raises_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def begin() -> RecordedRun:
         nobody: Any = None
@@ -337,6 +340,12 @@ class Uncountable:
     ("mode", "metrics"),
     [("errors", None), ("all", None), ("all", Uncountable())],
     ids=["errors", "all", "all, uncountable"],
+)
+@pytest.mark.may_log(
+    "A dropped exchange could not be counted",
+    "An exchange could not be recorded",
+    "Recording of a run stopped",
+    "cleaning up debug records failed",
 )
 async def test_a_recorder_that_breaks_anywhere_harms_no_reply_and_is_counted(
     engine: AsyncEngine, mode: Any, metrics: Uncountable | None, caplog: pytest.LogCaptureFixture

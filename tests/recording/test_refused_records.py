@@ -40,6 +40,7 @@ def spoil(chat: Driver) -> dict[str, tuple[Record, ...]]:
 
 @pytest.mark.parametrize(("what", "left"), [("run", [0, 0, 0]), ("step", [1, 0, 0]), ("attempt", [1, 1, 0])])
 @pytest.mark.parametrize("place", [0, 7, 20])
+@pytest.mark.may_log("The database refused .* debug records")
 async def test_what_the_database_refuses_costs_nothing_but_itself_and_what_hangs_on_it(
     chat: Driver, engine: AsyncEngine, what: str, left: list[int], place: int
 ) -> None:
@@ -61,6 +62,7 @@ async def test_what_the_database_refuses_costs_nothing_but_itself_and_what_hangs
     assert await records.write(told) == 1
 
 
+@pytest.mark.may_log("The database refused .* debug records")
 async def test_several_that_are_refused_are_all_counted_and_told_of_without_a_word_of_theirs(
     chat: Driver, records: RecordStore, engine: AsyncEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -74,6 +76,7 @@ async def test_several_that_are_refused_are_all_counted_and_told_of_without_a_wo
     assert caplog.messages == [f"The database refused 9 debug records: {why}."]
 
 
+@pytest.mark.may_log("The database refused .* debug records")
 async def test_a_number_that_only_one_database_takes_is_refused_by_the_other(
     chat: Driver, records: RecordStore, engine: AsyncEngine
 ) -> None:

@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
+from tests.support.waiting import deadline
+
 _PIECE_BYTES = 65536
 
 
@@ -38,7 +40,8 @@ class Forwarder:
         handling = list(self._handling)
         for task in handling:
             task.cancel()
-        await asyncio.gather(*handling, return_exceptions=True)
+        async with deadline("the end of the connections that were cut"):
+            await asyncio.gather(*handling, return_exceptions=True)
 
     def lose_answers(self, count: int) -> None:
         self._lost_answers = count

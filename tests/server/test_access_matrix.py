@@ -210,6 +210,7 @@ async def test_every_route_has_a_rule_and_every_rule_a_route(world: World) -> No
     assert list_routes(world.server) == set(RULES)
 
 
+@pytest.mark.may_log("a login by OpenID Connect failed")
 async def test_nobody_gets_in_whom_the_rules_do_not_name(world: World) -> None:
     wrong = []
     for who, expected in EXPECTED.items():
@@ -254,6 +255,7 @@ async def test_every_answer_has_a_status_that_the_document_has(world: World) -> 
     assert undocumented == []
 
 
+@pytest.mark.may_log("a login by OpenID Connect failed")
 async def test_every_answer_has_the_headers_that_bind_a_browser(world: World) -> None:
     without = []
     for who in ("owner", "anonymous"):

@@ -117,6 +117,7 @@ async def test_a_steer_joins_and_an_interrupting_message_comes_instead(harness: 
     assert text_of(messages[3]) == "Two"
 
 
+@pytest.mark.may_log("the model scripted:scripted raised an error")
 async def test_a_reply_that_was_cut_or_failed_goes_on(harness: AppHarness) -> None:
     broken: list[Step] = [parts.text_delta("1", "Half "), RuntimeError("the model fell over")]
     server = await harness.start_server(ScriptedModel([HALF_SAID, say(" world."), broken, say("a reply.")]))
@@ -140,6 +141,7 @@ async def test_a_reply_that_was_cut_or_failed_goes_on(harness: AppHarness) -> No
     assert text_of((await client.read_all_messages(chat_id))[-1]) == "a reply."
 
 
+@pytest.mark.may_log("the model scripted:scripted raised an error")
 async def test_a_message_to_a_chat_that_failed_with_others_waiting_waits_behind_them(harness: AppHarness) -> None:
     fail = asyncio.Event()
 

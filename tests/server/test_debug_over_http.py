@@ -179,6 +179,7 @@ async def test_without_bodies_a_run_is_a_tree_with_sizes(harness: AppHarness) ->
         assert (problem["status"], "bodies" in problem["detail"]) == (422, True)
 
 
+@pytest.mark.may_log("an export was truncated")
 async def test_a_run_that_is_deleted_while_it_is_sent_is_cut_and_never_taken_for_a_whole_one(
     harness: AppHarness,
 ) -> None:

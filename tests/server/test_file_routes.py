@@ -271,6 +271,7 @@ async def test_the_client_hears_why_an_upload_is_refused(harness: AppHarness) ->
         assert (await client.upload(b"rain" * 500_000, name="rain.txt")).media_type == "text/plain"
 
 
+@pytest.mark.may_log("a download was truncated")
 async def test_a_truncated_download_is_noticed(harness: AppHarness) -> None:
     server: RunningServer = await harness.start_server(worker=False)
     stored = await upload(server, bytes(600_000))

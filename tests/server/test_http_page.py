@@ -209,6 +209,7 @@ async def walk_files(walk: Walk) -> None:
     await walk.ask(f"DELETE {FILE}")
 
 
+@pytest.mark.may_log("the model scripted:scripted raised an error")
 async def test_what_is_answered_has_the_fields_that_the_page_shows(harness: AppHarness) -> None:
     ask = ToolSpec(name="ask", description="Ask the user.", input_schema={"type": "object"})
     calls: list[Step] = [parts.tool_call("call_1", "ask", "{}"), parts.finish("tool_calls")]

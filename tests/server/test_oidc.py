@@ -54,6 +54,7 @@ async def test_a_user_logs_in_and_goes_where_they_wanted(harness: AppHarness) ->
             assert (about["user"]["name"], about["methods"]) == ("ada@example.com", ["token", "oidc"])
 
 
+@pytest.mark.may_log("a login by OpenID Connect was refused")
 async def test_who_is_no_user_here_or_disabled_stays_outside_unless_everybody_may_come(harness: AppHarness) -> None:
     async with run_provider() as provider:
         server = await start(harness, provider)
@@ -96,6 +97,7 @@ def bend(provider: Provider, **claims: Any) -> None:
     provider.bend = lambda found: found.update(claims)
 
 
+@pytest.mark.may_log("a login by OpenID Connect failed")
 async def test_a_token_with_anything_wrong_opens_nothing_and_no_secret_is_told(
     harness: AppHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -125,6 +127,7 @@ async def test_a_token_with_anything_wrong_opens_nothing_and_no_secret_is_told(
         assert secret not in logged
 
 
+@pytest.mark.may_log("a login by OpenID Connect failed")
 async def test_a_provider_that_cannot_be_reached_or_is_another_is_an_ordinary_failure(harness: AppHarness) -> None:
     async with run_provider() as provider:
         for issuer in ("http://127.0.0.1:9", "http://provider.example", f"{provider.url}/other"):
@@ -133,6 +136,7 @@ async def test_a_provider_that_cannot_be_reached_or_is_another_is_an_ordinary_fa
                 assert (response.status, response.headers["Location"]) == (303, FAILED)
 
 
+@pytest.mark.may_log("a login by OpenID Connect was refused")
 async def test_nobody_becomes_the_first_admin_by_their_name_at_the_provider(harness: AppHarness) -> None:
     async with run_provider() as provider:
         bend(provider, preferred_username="local")

@@ -160,6 +160,7 @@ async def test_a_body_that_announces_too_much_is_refused_before_it_is_sent(harne
 
 
 @pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
+@pytest.mark.may_log("a request failed because the database did")
 async def test_a_database_that_is_not_well_is_no_fault_of_the_request(database: str, engine: AsyncEngine) -> None:
     async with serve_app(database, worker=False) as server:
         async with engine.begin() as connection:
@@ -203,6 +204,7 @@ def test_a_client_makes_the_same_refusal_of_the_servers_problem(refusal: type[Re
     ("error", "status", "kind"),
     [(RuntimeError("the key is sk-secret"), 500, "internal"), (Refused("No."), 422, "invalid")],
 )
+@pytest.mark.may_log("GET /broken failed")
 async def test_a_fault_of_ours_is_told_without_its_words(
     error: Exception, status: int, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -24,6 +24,7 @@ import pytest
 from sqlalchemy import insert, make_url, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.databases import execute
+from tests.log_records import DATABASE_AWAY
 from tests.support.engine import begin_read, begin_write, close_databases, get_database, open_engine
 
 from indelible.clock import Clock, SystemClock
@@ -42,6 +43,8 @@ from indelible.store.payloads import NewChat
 from indelible.store.queries.chat_view import AttemptName
 from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
+
+pytestmark = pytest.mark.may_log(*DATABASE_AWAY)
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 DEADLINE_S = 100

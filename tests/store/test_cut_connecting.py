@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from tests.log_records import DATABASE_AWAY
 from tests.support.cutting_cable import CuttingCable
 
 from indelible.store.database.address import parse_address
 from indelible.store.database.errors import DatabaseUnreachable
 from indelible.store.database.postgres import PostgresDatabase
 from indelible.store.database.transaction import Transaction
+
+pytestmark = pytest.mark.may_log(*DATABASE_AWAY)
 
 EVERY = 12
 """All bytes would take half a minute."""

@@ -213,6 +213,7 @@ async def test_r5_the_same_row_again_is_a_success_and_another_one_is_not(
     assert await read_parts(engine, attempt.id) == [(1, [TextDelta("1", "once")])]
 
 
+@pytest.mark.may_log("writing the journal failed; trying again")
 async def test_r5_a_failed_flush_is_tried_again_with_the_same_bytes(store: WatchedStore, engine: AsyncEngine) -> None:
     attempt = await start_attempt(store, engine)
     store.failures = [StoreFailed("the connection was lost"), StoreFailed("and again")]
@@ -330,6 +331,7 @@ async def test_r4_closing_waits_for_a_row_that_is_on_its_way_so_that_no_part_is_
     assert await read_parts(engine, attempt.id) == [(1, [TextDelta("1", "Hel")])]
 
 
+@pytest.mark.may_log("publishing .* committed rows failed")
 async def test_readers_that_fail_to_be_told_do_not_stop_the_journal(store: WatchedStore, engine: AsyncEngine) -> None:
     attempt = await start_attempt(store, engine)
     flushing = Flushing(store)
@@ -720,6 +722,7 @@ async def test_an_attempt_that_waits_for_its_row_can_be_stopped(
 
 
 @pytest.mark.parametrize("is_first", [False, True], ids=["a later row", "its first row"])
+@pytest.mark.may_log("writing the journal failed; trying again")
 async def test_no_attempt_waits_for_a_database_that_fails(
     store: WatchedStore, engine: AsyncEngine, is_first: bool
 ) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from tests.log_records import DATABASE_AWAY
 from tests.support.waiting import poll_until
 
 from indelible.clock import Clock
@@ -31,6 +32,8 @@ from indelible.notify import (
 )
 from indelible.store.database.address import parse_address
 from indelible.testing import ManualClock
+
+pytestmark = pytest.mark.may_log(*DATABASE_AWAY)
 
 DEADLINE_S = 100.0
 EVERYTHING = Changed(everything=True)

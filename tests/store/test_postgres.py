@@ -13,6 +13,7 @@ from typing import Any
 import asyncpg
 import pytest
 from tests.databases import EMPTY, execute
+from tests.log_records import DATABASE_AWAY
 
 from indelible.errors import StoreFailed
 from indelible.store.database import postgres
@@ -20,6 +21,8 @@ from indelible.store.database.address import parse_address
 from indelible.store.database.errors import DatabaseUnreachable
 from indelible.store.database.postgres import PostgresDatabase
 from indelible.store.database.transaction import Transaction, insert
+
+pytestmark = pytest.mark.may_log(*DATABASE_AWAY)
 
 BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
 CUT = """

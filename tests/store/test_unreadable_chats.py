@@ -17,6 +17,7 @@ from indelible.store.sql_store import SqlStore
 FROM_A_NEWER_VERSION = b'[{"type":"hologram","id":"1"}]'
 
 
+@pytest.mark.may_log("cannot be acquired and is skipped")
 async def test_a_journal_with_a_part_that_nobody_knows_keeps_no_other_chat_waiting(
     engine: AsyncEngine, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -25,7 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import begin_read, get_database, get_name
 from tests.support.messages import read_text
 from tests.support.running_server import RunningServer, run_server
-from tests.support.waiting import deadline, wait_for_task
+from tests.support.waiting import deadline, describe, wait_for_any, wait_for_task
 
 from indelible.app.app import App
 from indelible.app.chat import Chat
@@ -209,7 +209,7 @@ class AppHarness:
             left = [*self._services, *(running.task for running in self.workers)]
             for task in left:
                 task.cancel()
-            async with deadline():
+            async with deadline("the end of the harness's tasks"):
                 await asyncio.wait(left)
         for task in self._services:
             assert task.cancelled() or task.exception() is None
@@ -268,9 +268,9 @@ class AppHarness:
         assert test is not None
         running.task.add_done_callback(lambda task: _end_test(test, task))
         ready = asyncio.create_task(worker.ready.wait())
-        await asyncio.wait([running.task, ready], return_when=asyncio.FIRST_COMPLETED)
+        await wait_for_any([running.task, ready], what="a worker that is ready")
         ready.cancel()
-        await asyncio.wait([ready])
+        await wait_for_task(ready)
         return running
 
     async def stop_worker(self, running: RunningWorker) -> None:
@@ -283,7 +283,7 @@ class AppHarness:
     async def kill_worker(self, running: RunningWorker) -> None:
         """It ends without releasing anything; its lease goes on."""
         running.task.cancel()
-        await asyncio.wait([running.task])
+        await wait_for_task(running.task, what="a killed worker")
         assert running.task.cancelled()
 
     async def retire_worker(self, running: RunningWorker) -> None:
@@ -313,7 +313,7 @@ class AppHarness:
 
     async def wait_until(self, chat: Chat, condition: Callable[[ChatView], bool]) -> ChatView:
         """Read the feed until this is true of the chat."""
-        async with deadline(), self.feed.open(chat.id) as events:
+        async with deadline(describe(condition)), self.feed.open(chat.id) as events:
             async for _ in events:
                 view = await self.store.view(chat.id, limit=1000)
                 if condition(view):
@@ -332,7 +332,7 @@ class AppHarness:
         """The whole feed of a chat in which nothing happens any more, from its beginning."""
         events: list[FeedEvent] = []
         seq = (await self.store.view(chat.id)).seq
-        async with deadline(), self.feed.open(chat.id, after="start") as reader:
+        async with deadline(f"event {seq} of {chat.id}"), self.feed.open(chat.id, after="start") as reader:
             async for event in reader:
                 events.append(event)
                 if reader.position is not None and reader.position.seq >= seq:

@@ -91,9 +91,9 @@ class CommandProcess:
             elif ready == [self._ended]:  # and all that it printed was read
                 waited_for.remove(self._ended)
         if isinstance(self._process, subprocess.Popen):
-            self._status = self._process.wait()
+            self._status = self._process.wait(DEADLINE_S)
         else:
-            self._process.join()
+            self._process.join(DEADLINE_S)
             self._status = self._process.exitcode
         assert self._status is not None
         return self._status, self._printed.decode(), self._errors.read_text()
@@ -198,6 +198,7 @@ def _fork(
     process.start()
     theirs.close()
     with line:
+        assert line.poll(DEADLINE_S), f"`indelible {' '.join(arguments)}` does not start"
         line.recv()
     return process
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from sqlalchemy import make_url
+from tests.support.waiting import deadline
 
 
 class CuttingCable:
@@ -42,7 +43,8 @@ class CuttingCable:
         carrying = list(self._carrying)
         for task in carrying:
             task.cancel()
-        await asyncio.gather(*carrying, return_exceptions=True)
+        async with deadline("the end of the connections that were cut"):
+            await asyncio.gather(*carrying, return_exceptions=True)
 
     async def _carry(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

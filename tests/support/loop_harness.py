@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tests.support.waiting import deadline
+
 from indelible.content import Block, Message, Part, Text
 from indelible.content.assemble import assemble, finalize
 from indelible.errors import Interrupted, Shutdown
@@ -169,7 +171,8 @@ class LoopHarness:
         event = asyncio.Event()
         self._listeners.append((kind, times, event))
         if self.count(kind) < times:
-            await event.wait()
+            async with deadline(f"{times} of {kind.__name__}"):
+                await event.wait()
 
     @property
     def only(self) -> FinishedStep:

@@ -33,10 +33,11 @@ async def run_module(module: Path, *arguments: str) -> tuple[int | None, str]:
         NODE, "--input-type=module", "-", *arguments, cwd=NPM_PACKAGES, stdin=PIPE, stdout=PIPE, stderr=STDOUT
     )
     try:
-        async with deadline():
+        async with deadline(module.name):
             printed, _ = await process.communicate(program)
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+            async with deadline(f"the end of {module.name}"):
+                await process.wait()
     return process.returncode, printed.decode()

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final, NamedTuple
 
 from sqlalchemy import make_url
+from tests.support.waiting import deadline
 
 _SSL_REQUEST: Final = 80877103
 _READY: Final = b"Z"
@@ -45,7 +46,8 @@ class Pooler:
             serving.close()
             for client in list(self._clients):
                 client.cancel()
-            await asyncio.gather(*self._clients, return_exceptions=True)
+            async with deadline("the end of the pooler's clients"):
+                await asyncio.gather(*self._clients, return_exceptions=True)
             for server in self._opened:
                 server.writer.transport.abort()
 

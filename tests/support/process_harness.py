@@ -129,9 +129,10 @@ class RunningProcess:
         self.send_signal(signal.SIGTERM)
         assert await self.wait() == 0
 
-    async def wait(self) -> int | None:
+    async def wait(self) -> int:
         """Its exit status, when it has ended."""
         await asyncio.to_thread(self._process.join, DEADLINE_S)
+        assert self._process.exitcode is not None, f"process {self.pid} does not end"
         return self._process.exitcode
 
     def is_alive(self) -> bool:

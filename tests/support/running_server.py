@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.json_client import JsonClient
-from tests.support.waiting import deadline, poll_until
+from tests.support.waiting import deadline, describe, poll_until, wait_for_task
 
 from indelible.app.app import App
 from indelible.client.remote import RemoteService
@@ -79,13 +79,14 @@ async def run_server(server: Server, *, client_token: str | None = None) -> Asyn
     process = Process(server, on_ready=note)
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(process.serve(), name="serving")
-        await ready.wait()
+        async with deadline("a server that is ready"):
+            await ready.wait()
         try:
             async with JsonClient(urls[0], token=client_token) as client:
                 yield RunningServer(urls[0], client, server, process)
         finally:
             process.shut_down()
-            await asyncio.wait([serving])
+            await wait_for_task(serving, what="the server")
 
 
 # --- scripts of a model ---
@@ -109,7 +110,7 @@ async def read_until(
 ) -> list[FeedEvent]:
     """The events of the feed until they are enough."""
     events: list[FeedEvent] = []
-    async with deadline(), aclosing(client.stream_events(chat_id, after=after)) as feed:
+    async with deadline(describe(is_enough)), aclosing(client.stream_events(chat_id, after=after)) as feed:
         async for event in feed:
             events.append(event)
             if is_enough(events):

@@ -201,6 +201,7 @@ async def test_whatever_a_tool_returns_is_a_result(value: object, output: str | 
     [ValueError("bad city"), KeyError("x"), SystemExit(3), StopIteration("s"), ExceptionGroup("g", [ValueError("v")])],
     ids=lambda error: type(error).__name__,
 )
+@pytest.mark.may_log("the tool work raised an error")
 async def test_a_raising_tool_gives_an_error_result(error: BaseException, *, plain: bool) -> None:
     def work() -> None:
         raise error
@@ -345,6 +346,7 @@ async def test_the_default_time_limit_is_the_setting() -> None:
     assert (await running)["c0"].output == "Timed out after 7 s."
 
 
+@pytest.mark.may_log("did not stop within .* and was abandoned")
 async def test_a_tool_that_ignores_its_time_limit_is_abandoned() -> None:
     bench = Bench()
     release = asyncio.Event()
@@ -370,6 +372,7 @@ async def test_a_tool_that_ignores_its_time_limit_is_abandoned() -> None:
     release.set()
 
 
+@pytest.mark.may_log("did not stop within .* and was abandoned")
 async def test_a_function_stuck_in_native_code_holds_up_nobody() -> None:
     bench = Bench()
     stuck = threading.Event()
@@ -456,6 +459,7 @@ async def test_a_plain_tool_that_watches_its_scope_ends_early_with_a_real_result
     assert (result.output, result.is_error) == ("stopped early", False)
 
 
+@pytest.mark.may_log("did not stop within .* and was abandoned")
 async def test_a_tool_that_ignores_a_stop_is_abandoned_after_the_grace_time_and_marked_so() -> None:
     bench = Bench()
     stuck = threading.Event()
@@ -576,6 +580,7 @@ async def test_a_ledger_that_is_cancelled_from_within_ends_the_step_and_is_no_su
         await bench.run(make(work))
 
 
+@pytest.mark.may_log("the tool work raised an error")
 async def test_what_is_worse_than_an_exception_is_an_error_result_too() -> None:
     class Catastrophe(BaseException):
         pass
@@ -649,6 +654,7 @@ def test_limits_that_would_let_nothing_run_are_an_error_at_once(limits: dict[str
 
 
 @pytest.mark.parametrize("cause", [Cause.INTERRUPTED, Cause.SHUTDOWN, Cause.LEASE_LOST])
+@pytest.mark.may_log("did not stop within .* and was abandoned")
 async def test_a_stop_waits_for_the_storage_of_files_as_long_as_for_a_tool(cause: Cause) -> None:
     storing, is_cancelled = asyncio.Event(), asyncio.Event()
 

@@ -62,6 +62,7 @@ class RaisingModel(ScriptedModel):
 
 @pytest.mark.parametrize("where", ["opening", "reading"])
 @pytest.mark.parametrize("error", ENDS, ids=name_of)
+@pytest.mark.may_log("the model scripted:scripted raised an error")
 async def test_s97_a_model_that_raises_anything_ends_its_turn_only(
     harness: AppHarness, error: BaseException, where: str
 ) -> None:
@@ -91,6 +92,7 @@ async def test_s97_a_model_that_raises_when_it_is_closed_ends_its_turn_only(
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
 @pytest.mark.parametrize("error", ENDS, ids=name_of)
+@pytest.mark.may_log("the tool burst raised an error")
 async def test_s97_a_tool_that_raises_anything_gives_an_error_result(
     harness: AppHarness, error: BaseException, kind: str
 ) -> None:
@@ -136,6 +138,7 @@ def log() -> Any:
     logging.getLogger("indelible").removeHandler(handler)
 
 
+@pytest.mark.may_log("the model scripted:scripted raised an error")
 async def test_s85_a_model_that_raises_is_in_the_log_with_its_traceback_and_named_in_the_error(
     harness: AppHarness, log: Any
 ) -> None:
@@ -151,6 +154,7 @@ async def test_s85_a_model_that_raises_is_in_the_log_with_its_traceback_and_name
     assert line["attempt"].startswith("attempt_")
 
 
+@pytest.mark.may_log("the tool burst raised an error")
 async def test_s85_a_tool_that_raises_is_in_the_log_with_its_traceback_and_its_call(
     harness: AppHarness, log: Any
 ) -> None:
@@ -168,6 +172,7 @@ async def test_s85_a_tool_that_raises_is_in_the_log_with_its_traceback_and_its_c
     assert line["turn"].startswith("turn_")
 
 
+@pytest.mark.may_log("the model scripted:scripted raised an error")
 async def test_s85_the_cause_of_a_failure_is_kept() -> None:
     error, harness = ZeroDivisionError("no"), LoopHarness()
     end = await harness.start(RaisingModel(error, "reading"))

@@ -145,6 +145,7 @@ async def test_a_picture_of_a_tool_is_stored_shown_to_the_model_and_deleted_with
     assert await harness.app.files() == []
 
 
+@pytest.mark.may_log("a file of a tool could not be stored")
 async def test_a_file_of_a_tool_that_cannot_be_stored_is_named_with_the_reason(
     harness: AppHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -191,6 +191,7 @@ async def test_a_conversation_that_was_just_summarised_is_not_summarised_again(h
     assert [is_summary_asked(call) for call in model.calls] == [False, False, True, False]
 
 
+@pytest.mark.may_log("the conversation could not be summarised")
 async def test_a_summary_that_fails_at_the_threshold_fails_no_reply(harness: AppHarness) -> None:
     broken = ModelFailed("Broken.", kind="server_error", retryable=False)
     model = ScriptedModel([say(LONG), say("Short", used=850), [broken], say("Hi")], context_limit=1000)

@@ -147,6 +147,7 @@ async def test_a_reply_cut_at_its_length_is_marked_and_can_be_continued(harness:
     assert find_reply(await chat.messages()).continues == cut.id
 
 
+@pytest.mark.may_log("the model scripted:scripted raised an error")
 async def test_something_broken_in_a_turn_parks_it_as_an_error(harness: AppHarness) -> None:
     def broken(call: Call) -> AsyncIterator[Part]:
         return 7  # type: ignore[return-value]
@@ -168,6 +169,7 @@ async def test_max_steps_ends_the_turn(harness: AppHarness) -> None:
 
 
 @pytest.mark.parametrize("kind", ["CommitStep", "FinishTurn", "StartAttempt"])
+@pytest.mark.may_log("waits for the database")
 async def test_a_commit_whose_answer_was_lost_is_repeated_without_harm(harness: AppHarness, kind: str) -> None:
     lost = asyncio.Event()
 

@@ -184,6 +184,7 @@ class Unsteady(WatchedStore):
         raise DatabaseUnreachable("The database is away.")
 
 
+@pytest.mark.may_log("waits for the database")
 async def test_a_database_that_is_away_for_a_while_delays_and_loses_nothing(harness: AppHarness) -> None:
     gate, tried = asyncio.Event(), asyncio.Event()
 
@@ -223,6 +224,7 @@ class Hasty(SystemClock):
         return super().call_later(0.0 if delay_s == 10.0 else delay_s, callback)
 
 
+@pytest.mark.may_log("releasing chats failed", "waits for the database")
 async def test_a_worker_comes_to_its_end_though_the_database_is_away(harness: AppHarness) -> None:
     ending = asyncio.Event()
     store = Unsteady(harness.store)
@@ -280,6 +282,7 @@ async def test_a_worker_that_is_cancelled_while_a_flush_is_under_way_comes_to_it
     assert outline(await chat.messages())[1][1].startswith("One, ")
 
 
+@pytest.mark.may_log("the turn failed: an error in the server")
 async def test_a_chat_that_breaks_its_worker_is_not_the_others_trouble(
     harness: AppHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -354,6 +357,7 @@ async def test_a_worker_that_lost_a_chat_says_so(harness: AppHarness) -> None:
     assert read_metric(metrics, "stale_writes_refused_total") == 1
 
 
+@pytest.mark.may_log("the turn failed: an error in the server")
 async def test_a_reply_that_the_database_will_never_take_fails_and_is_not_asked_for_again(harness: AppHarness) -> None:
     """R6 in the worker: the guilty chat fails, with what the journal has; it does not go round in circles."""
 
@@ -368,6 +372,7 @@ async def test_a_reply_that_the_database_will_never_take_fails_and_is_not_asked_
     assert await chat.status() == "error"
 
 
+@pytest.mark.may_log("the chat failed; its turn will be ended from the journal")
 async def test_a_chat_that_cannot_even_be_read_fails_and_does_not_hang(harness: AppHarness) -> None:
     class Garbled(WatchedStore):
         async def work(self, chat_id: str) -> Any:

@@ -127,6 +127,7 @@ async def test_what_a_disconnect_does_is_a_setting(harness: AppHarness, setting:
     assert messages[1]["blocks"] == [{"type": "text", "text": "Well"}]
 
 
+@pytest.mark.may_log("the model scripted:scripted raised an error")
 async def test_a_reply_that_fails_is_an_error_with_its_reason(harness: AppHarness) -> None:
     failures = [RuntimeError("boom"), RuntimeError("boom")]
     server = await harness.start_server(ScriptedModel(failures))

@@ -169,6 +169,7 @@ async def test_a_refused_conversation_is_not_created(harness: AppHarness, refuse
     assert await count_chats(server) == 0
 
 
+@pytest.mark.may_log("the model scripted:scripted raised an error")
 async def test_messages_that_are_queued_behind_a_failure_are_named_as_the_reason(harness: AppHarness) -> None:
     fails = asyncio.Event()
 

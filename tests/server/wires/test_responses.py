@@ -209,6 +209,7 @@ async def test_a_conversation_is_a_chat_and_is_locked_while_a_response_runs(harn
             await client.conversations.retrieve(made.id)
 
 
+@pytest.mark.may_log("the model scripted:scripted raised an error")
 async def test_a_failed_response_says_why_and_keeps_its_text(harness: AppHarness) -> None:
     broken: list[Step] = [parts.text_start("1"), parts.text_delta("1", "Half"), RuntimeError("boom")]
     server = await harness.start_server(ScriptedModel([broken]))
