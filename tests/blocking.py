@@ -5,7 +5,7 @@ locks to audit hooks, from C as well, so one hook sees them all (`time.sleep` si
 forbids it). `blockbuster` sees more (`os.stat`), but changes builtin types through a package that has no wheel and no
 release since 2021. A call counts if an event loop
 runs in its thread and the code that made it is ours: a library that opens a file for itself is not judged, nor is
-`import`, nor the source lines of a traceback. What may block stands in MAY_BLOCK, with the reason.
+`import`. What may block stands in MAY_BLOCK, with the reason.
 
 Calls are noted and judged when the test has ended, because an exception raised in the midst of our code could be
 handled there as any other failure. tests/test_blocking.py checks that they are noted.
@@ -84,8 +84,7 @@ def find_caller(frame: FrameType | None) -> FrameType | None:
         if file.startswith(OURS):
             return frame
         is_library = file.startswith(LIBRARY) and "site-packages" not in file
-        # asyncio's own calls do not wait; the lines of a traceback are read once per file, after an unexpected error.
-        if not is_library or any(name in file for name in ("asyncio", "importlib", "linecache")):
+        if not is_library or "asyncio" in file or "importlib" in file:  # asyncio's own calls do not wait
             return None
         frame = frame.f_back
     return None

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import linecache
 import logging
+import re
 import signal
 import subprocess
 import sys
@@ -26,7 +28,8 @@ from hypothesis import strategies as st
 from tests.support.commands import CommandProcess, run_indelible, start_indelible
 from tests.support.waiting import DEADLINE_S
 
-from indelible.logs import JsonFormatter, Redactor, TextFormatter, log_context, set_log_attempt
+import indelible
+from indelible.logs import JsonFormatter, Redactor, TextFormatter, get_logger, log_context, set_log_attempt
 
 pytestmark = pytest.mark.may_log("indelible.worker.chat_runner: ")
 
@@ -148,7 +151,7 @@ def write(formatter: logging.Formatter, message: str, *arguments: object, **more
     out = io.StringIO()
     handler = logging.StreamHandler(out)
     handler.setFormatter(formatter)
-    logger = logging.getLogger("indelible.worker.chat_runner")
+    logger = get_logger("indelible.worker.chat_runner")
     logger.addHandler(handler)
     try:
         logger.warning(message, *arguments, **more)
@@ -220,3 +223,47 @@ def test_any_message_is_one_line_of_json_and_no_forged_line_of_text(message: str
     assert json.loads(line)["message"] == message.replace("%", "")
     text = TextFormatter(Redactor([]), colours=False).format(record)
     assert all(rest.startswith("    ") for rest in text.split("\n")[1:])
+
+
+def raise_first() -> None:
+    raise LookupError("the first")
+
+
+def raise_second() -> None:
+    try:
+        raise_first()
+    except LookupError as first:
+        raise RuntimeError("the second") from first
+
+
+def catch_several() -> Exception:
+    """A group, with members that have a cause or none."""
+    try:
+        raise_second()
+    except RuntimeError as second:
+        return ExceptionGroup("several", [second, ValueError("another")])
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    "formatter",
+    [JsonFormatter(Redactor(())), TextFormatter(Redactor(()), colours=False), logging.Formatter()],
+    ids=["json", "text", "anybody's"],
+)
+def test_an_error_is_logged_with_where_it_was_raised_and_no_file_is_read_for_it(formatter: logging.Formatter) -> None:
+    linecache.clearcache()
+    line = write(formatter, "it failed", exc_info=catch_several())
+    assert [file for file, entry in linecache.cache.items() if len(entry) > 1] == []  # the others are not read yet
+    assert all(said in line for said in ("it failed", "LookupError: the first", "RuntimeError: the second"))
+    assert all(said in line for said in ("ExceptionGroup: several", "ValueError: another", "direct cause"))
+    assert "in raise_second" in line
+    assert Path(__file__).name in line
+
+
+def test_every_module_that_logs_a_traceback_has_a_logger_that_reads_no_file() -> None:
+    sources = {path: path.read_text() for path in Path(indelible.__file__).parent.rglob("*.py")}
+    logging_errors = {path for path, text in sources.items() if re.search(r"_log\.exception\(|exc_info=", text)}
+    assert logging_errors
+    assert [path.name for path in logging_errors if "_log: Final = get_logger(__name__)" not in sources[path]] == [
+        "logs.py"
+    ]

@@ -12,8 +12,13 @@ continuation lines are indented.
 
 Secrets stay out: URLs lose their query, and every secret that the process knows is replaced, wherever it appears.
 
+A line is formatted where it is logged, which is usually the event loop, and a traceback's source lines would be read
+from files there, hundreds of them after the first error. So tracebacks name files, lines and functions and have no
+source lines (`write_traceback`). For loggers of `get_logger` that holds in other people's processes as well: the text
+is made before any handler sees the record.
+
 Must stay true (tests/test_logs.py): each line of a server with `--log-format json` is JSON, and one about a chat has
-its ids; no token appears in any line.
+its ids; no token appears in any line; no file is read to log an error.
 """
 
 from __future__ import annotations
@@ -77,6 +82,20 @@ def set_log_attempt(attempt_id: str | None) -> None:
         found.attempt = attempt_id
 
 
+def get_logger(name: str) -> logging.Logger:
+    """The logger of a module that logs errors with their traceback."""
+    logger = logging.getLogger(name)
+    logger.addFilter(_write_error)
+    return logger
+
+
+def _write_error(record: logging.LogRecord) -> bool:
+    """Write the traceback now; formatters use `exc_text` if there is one."""
+    if record.exc_info and record.exc_info[1] is not None:
+        record.exc_text = write_traceback(record.exc_info[1])
+    return True
+
+
 def set_up_logging(
     *,
     format: LogFormat = "text",
@@ -135,7 +154,7 @@ class JsonFormatter(logging.Formatter):
             **find_fields(record),
         }
         if record.exc_info:
-            line["error"] = self._redact(_write_traceback(record.exc_info))
+            line["error"] = self._redact(_find_traceback(record))
         return json.dumps(line)
 
 
@@ -153,7 +172,7 @@ class TextFormatter(logging.Formatter):
         text = write_message(record)
         known = "".join(f" {name}={value}" for name, value in find_fields(record).items())
         if record.exc_info:
-            known += "\n" + _write_traceback(record.exc_info)
+            known += "\n" + _find_traceback(record)
         rest = _CONTROL.sub("\ufffd", self._redact(f"{text} {known}".rstrip())).replace("\n", "\n    ")
         level = f"{record.levelname:<7}"
         if self._colours and record.levelname in _COLOURS:
@@ -193,8 +212,27 @@ def _should_log(record: logging.LogRecord) -> bool:
     return not (record.name == "uvicorn.error" and str(record.msg).startswith(_DUPLICATES))
 
 
-def _write_traceback(found: tuple[Any, ...] | Any) -> str:
-    return "".join(traceback.format_exception(*found)).rstrip()
+def _find_traceback(record: logging.LogRecord) -> str:
+    error = record.exc_info[1] if record.exc_info else None
+    return record.exc_text or ("" if error is None else write_traceback(error))
+
+
+def write_traceback(error: BaseException) -> str:
+    """The error, its causes and where each was raised, without source lines: no file is read."""
+    found = traceback.TracebackException(type(error), error, error.__traceback__, lookup_lines=False)
+    for each in _walk(found):
+        frames = [(frame.filename, frame.lineno or 0, frame.name, "") for frame in each.stack]
+        each.stack = traceback.StackSummary.from_list(frames)
+    return "".join(found.format()).rstrip()
+
+
+def _walk(found: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    """An error, what it was raised from or during, and the members of a group."""
+    waiting = [found]
+    while waiting:
+        each = waiting.pop()
+        yield each
+        waiting += [more for more in (each.__cause__, each.__context__, *(each.exceptions or ())) if more is not None]
 
 
 def _log_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -24,7 +24,6 @@ exactly once, even if it is registered late.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable
 from enum import StrEnum
@@ -32,6 +31,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from indelible.errors import IndelibleError, Interrupted, LeaseLost, Shutdown
+from indelible.logs import get_logger
 
 
 class Cause(StrEnum):
@@ -48,7 +48,7 @@ _ERRORS: Final[dict[Cause, type[IndelibleError]]] = {
 }
 
 _Callback = Callable[[], None]
-_log: Final = logging.getLogger(__name__)
+_log: Final = get_logger(__name__)
 
 
 class CancelScope:

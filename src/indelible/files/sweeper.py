@@ -10,14 +10,14 @@ anybody waiting for it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Final
 
 from indelible.clock import Clock
 from indelible.errors import StoreFailed
 from indelible.files.protocol import FileStore
+from indelible.logs import get_logger
 
-_log: Final = logging.getLogger(__name__)
+_log: Final = get_logger(__name__)
 _INTERVAL_S: Final = 600.0
 _AFTER_FAILURE_S: Final = 30.0
 

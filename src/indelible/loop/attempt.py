@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -30,13 +29,14 @@ from indelible.concurrency.tasks import GracefulTask, wait_uncancelled
 from indelible.content import Finish, KeepAlive, Part, StreamError, UsageUpdate
 from indelible.content.assemble import PartAssembler
 from indelible.errors import ModelFailed, TestBroken
+from indelible.logs import get_logger
 from indelible.loop.normalize import Normalizer
 from indelible.loop.thinking.splitter import SplitterState
 from indelible.models.failures.classify import classify, silence, truncated
 from indelible.models.failures.facts import trace_lineage
 from indelible.models.protocol import Call, Model
 
-_log: Final = logging.getLogger(__name__)
+_log: Final = get_logger(__name__)
 
 _PARTS_PER_SAMPLE: Final = 16
 _PARTS_BETWEEN_PAUSES: Final = 64

@@ -14,17 +14,17 @@ is returned names the cause that the scope names.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from indelible.concurrency.scope import CancelScope, Cause
 from indelible.errors import Interrupted, Lost
+from indelible.logs import get_logger
 from indelible.loop.hooks import call_shielded
 from indelible.loop.host import TurnHost
 from indelible.loop.result import TurnEnd, TurnInterrupted, TurnLeaseLost, TurnShutDown
 
-_log: Final = logging.getLogger(__name__)
+_log: Final = get_logger(__name__)
 
 SaveEnd = Callable[[TurnEnd], Awaitable[Any] | Any]
 """Saves an end and its last step, if there is one. It receives every end except that of a lost lease."""

@@ -10,7 +10,6 @@ raised, and every kind is on that page; a client makes the same refusal of it (c
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping
 from typing import Any, Final
@@ -22,10 +21,11 @@ from starlette.responses import Response
 
 from indelible.content import encode
 from indelible.errors import IndelibleError, Invalid, NotAllowed, RateLimited, Refused, StoreFailed
+from indelible.logs import get_logger
 from indelible.server.access.security_headers import DATA_HEADERS
 from indelible.server.head_requests import find_methods
 
-_log: Final = logging.getLogger(__name__)
+_log: Final = get_logger(__name__)
 
 MEDIA_TYPE: Final = "application/problem+json"
 TITLES: Final = {

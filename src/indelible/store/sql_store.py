@@ -12,7 +12,6 @@ store/commands/finish_attempt.py ends attempts.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -27,6 +26,7 @@ from indelible.concurrency.tasks import run_to_completion
 from indelible.content import encode
 from indelible.errors import ChatNotFound, NotAllowed, NotFound, TooMany
 from indelible.ids import is_id
+from indelible.logs import get_logger
 from indelible.machine import Snapshot, decide
 from indelible.machine.commands import (
     Acquire,
@@ -97,7 +97,7 @@ from indelible.store.queries.liveness import Vacancy, load_vacant
 from indelible.store.queries.open_turn import Expired, Held, OpenWork, Probe, load_expired, load_held, load_work
 from indelible.store.queries.users import ensure_user, find_owner
 
-_log: Final = logging.getLogger(__name__)
+_log: Final = get_logger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 Query = Callable[Concatenate[Transaction, P], Coroutine[Any, Any, T]]

@@ -24,7 +24,6 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
-import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple
@@ -37,13 +36,14 @@ from indelible.concurrency.tasks import GracefulTask, wait_uncancelled
 from indelible.content import File, Part, ToolCall, ToolProgress, ToolResult, ToolStarted
 from indelible.content.assemble import OUTCOME_UNKNOWN
 from indelible.errors import StoreFailed, TestBroken
+from indelible.logs import get_logger
 from indelible.metrics import Metrics
 from indelible.tools.output import cut_text, render_output
 from indelible.tools.tool import BadArguments, Tool, ToolCallRecord, ToolContext
 from indelible.tools.toolset import RunHere
 from indelible.tracing import span
 
-_log: Final = logging.getLogger(__name__)
+_log: Final = get_logger(__name__)
 _ENDED_BY_USER: Final = "Interrupted: the user stopped the reply while this tool was running."
 _SUFFIXES: Final = {
     "image/png": ".png",

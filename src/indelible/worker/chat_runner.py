@@ -11,14 +11,13 @@ over, or held by another worker.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
 from indelible.concurrency.scope import CancelScope, Cause
 from indelible.errors import Interrupted, Lost, ModelFailed, NotFound, Shutdown
-from indelible.logs import log_context
+from indelible.logs import get_logger, log_context
 from indelible.loop.options import TurnOptions
 from indelible.loop.prompt.compact import add_sizes
 from indelible.loop.result import (
@@ -58,7 +57,7 @@ from indelible.worker.resume import (
 )
 from indelible.worker.turn_writer import OutOfStep, TurnWriter
 
-_log: Final = logging.getLogger(__name__)
+_log: Final = get_logger(__name__)
 _LIMITS: Final[dict[TurnReason, ReplyLimit]] = {
     "length": "length",
     "content_filter": "content_filter",

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -35,7 +34,7 @@ from typing import Final, NamedTuple, TypeVar
 from indelible.concurrency.scope import CancelScope
 from indelible.errors import Lost, NotFound, Refused, Shutdown, StoreFailed, TestBroken
 from indelible.ids import new_id
-from indelible.logs import log_context
+from indelible.logs import get_logger, log_context
 from indelible.machine.commands import ActionExpired, Fail, Release, UpdateChat
 from indelible.models.protocol import traits_of
 from indelible.notify import Notifier, Subscription
@@ -47,7 +46,7 @@ from indelible.worker.list_upkeep import ListUpkeep
 from indelible.worker.titles import find_first_words, make_title
 
 T = TypeVar("T")
-_log: Final = logging.getLogger(__name__)
+_log: Final = get_logger(__name__)
 _ACQUIRED_AT_ONCE: Final = 32
 """The worker acquires chats in groups of this size, and checks its own chats for stops in between."""
 

@@ -18,7 +18,6 @@ by a request that ends.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -28,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from indelible.clock import Clock
 from indelible.errors import IndelibleError
+from indelible.logs import get_logger
 from indelible.notify import Changed, Notifier
 from indelible.store.accounts.protocol import AccountStore, CredentialKey
 
@@ -35,7 +35,7 @@ POLL_INTERVAL_S: Final = 2.0
 _NOTE_S: Final = 60.0
 _LAST_SEND_S: Final = 1.0
 _DISCONNECT: Final[Message] = {"type": "http.disconnect"}
-_log: Final = logging.getLogger(__name__)
+_log: Final = get_logger(__name__)
 
 
 class OpenRequest:

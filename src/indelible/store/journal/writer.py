@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol
 
@@ -39,11 +38,12 @@ from indelible.concurrency.tasks import Backoff
 from indelible.content import Part, encode
 from indelible.content.merge import merge_deltas
 from indelible.errors import LeaseLost, Shutdown
+from indelible.logs import get_logger
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.store.journal.append import Appended, BadRows, JournalRow
 from indelible.store.journal.tool_ledger import RunChange
 
-_log: Final = logging.getLogger(__name__)
+_log: Final = get_logger(__name__)
 _PART_OVERHEAD_BYTES: Final = 64
 _LONGEST_TURN: Final = 4
 """Each writer gets its turn within this many flushes, however many writers there are."""

@@ -24,12 +24,12 @@ never handed out, one of a dead worker is; a probe finds among the hinted chats 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from typing import Final
 
 from indelible.errors import NotAllowed, NotFound, StoreFailed
+from indelible.logs import get_logger
 from indelible.machine.commands import Acquire
 from indelible.machine.states import Status
 from indelible.store.database.tables.enumerations import BUSY_STATUSES
@@ -40,7 +40,7 @@ from indelible.store.queries.open_turn import Held, Probe
 
 CANDIDATES_PER_CHAT: Final = 4
 _NO_LIMIT: Final = 2**31 - 1
-_log: Final = logging.getLogger(__name__)
+_log: Final = get_logger(__name__)
 
 
 async def beat(transaction: Transaction, worker_id: str) -> None:

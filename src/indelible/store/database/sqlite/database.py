@@ -26,7 +26,6 @@ leaves no thread.
 
 from __future__ import annotations
 
-import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -38,6 +37,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from indelible.concurrency.tasks import run_to_completion
+from indelible.logs import get_logger
 from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
 from indelible.store.database.owner import Owner, make_closed
 from indelible.store.database.sqlite.file_check import SqliteFile, create_private_file
@@ -65,7 +65,7 @@ SLOW_READ_S: Final = 0.1
 LOWER: Final = "indelible_lower"
 """A function for all of Unicode; SQLite's own `lower` handles only ASCII."""
 
-_log: Final = logging.getLogger(__name__)
+_log: Final = get_logger(__name__)
 _CACHED_STATEMENTS: Final = 400
 _SWITCH_TRIES: Final = 100
 _encode_list: Final = msgspec.json.Encoder().encode
