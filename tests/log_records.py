@@ -47,8 +47,10 @@ class NotedRecords(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         line = f"{record.levelname} {record.name}: {record.getMessage()}"
-        if record.exc_info:
-            line += f" ({traceback.format_exception_only(record.exc_info[1])[-1].strip()})"
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            told = traceback.TracebackException(type(error), error, None, lookup_lines=False).format_exception_only()
+            line += f" ({[*told][-1].strip()})"
         self.lines.append(line)
 
     def list_unexpected(self, declared: Sequence[str]) -> list[str]:
