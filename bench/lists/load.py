@@ -65,7 +65,7 @@ def _load_sqlite(address: str, advance: Advance) -> None:
         set_buffer(_LARGE_BUFFER)
         insert("users", _USER_COLUMNS, _make_users())
         insert("chats", CHAT_COLUMNS, make_chats())
-        add_entry = spell_for_sqlite(spell_insert("sqlite"))
+        add_entry = spell_for_sqlite(spell_insert("sqlite")).sql
         for chunk in _batch(make_messages()):
             insert("messages", MESSAGE_COLUMNS, [message.row for message in chunk])
             connection.executemany(add_entry, [message.entry for message in chunk])

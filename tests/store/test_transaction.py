@@ -142,8 +142,30 @@ async def test_the_clock_of_the_database_is_near_and_in_utc(opened: OpenDatabase
 
 def test_sqlite_gets_no_lock_and_a_list_as_json() -> None:
     assert spell_for_sqlite("SELECT $2 FROM t WHERE a = ANY($1) AND b = $10 FOR NO KEY UPDATE OF t SKIP LOCKED\n") == (
-        "SELECT ?2 FROM t WHERE a IN (SELECT value FROM json_each(?1)) AND b = ?10"
+        "SELECT ? FROM t WHERE a IN (SELECT value FROM json_each(?)) AND b = ?",
+        (1, 0, 9),
     )
+    assert spell_for_sqlite("SELECT $1 + $2") == ("SELECT ? + ?", None)
+
+
+async def test_a_value_may_stand_anywhere_and_more_than_once(opened: OpenDatabase) -> None:
+    async def ask(transaction: Transaction) -> tuple[object, ...]:
+        row = await transaction.one(
+            "SELECT $2::text || $1::text || $2::text AS said"
+            if transaction.dialect == "postgresql"
+            else "SELECT $2 || $1 || $2 AS said",
+            "a",
+            "b",
+        )
+        return tuple(row)
+
+    async def write(transaction: Transaction) -> None:
+        rows = [("worker_1", datetime.now(UTC)), ("worker_2", datetime.now(UTC))]
+        await transaction.many("INSERT INTO workers (started_at, heartbeat_at, id) VALUES ($2, $2, $1)", rows)
+
+    assert await opened.read(ask) == ("bab",)
+    await opened.write(write)
+    assert await opened.read(list_workers) == ["worker_1", "worker_2"]
 
 
 async def test_a_commit_is_announced_also_if_its_caller_was_cancelled(opened: OpenDatabase) -> None:

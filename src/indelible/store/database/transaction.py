@@ -5,9 +5,10 @@ nothing else: on SQLite it runs from its first statement to its last in one visi
 loop (sqlite/); on PostgreSQL each statement is a round trip on the event loop (postgres.py).
 
 The SQL has one spelling, the subset of PostgreSQL's that SQLite knows too: `$1` for a value, `ON CONFLICT`, row values,
-`TRUE`. SQLite spells two things differently, which `spell_for_sqlite` translates, once per text: `= ANY($1)` for a
-list, and row locks, which it does not need, because a write transaction locks the whole file. Where more differs, the
-code checks `dialect` and says why.
+`TRUE`. SQLite spells three things differently, which `spell_for_sqlite` translates, once per text: values, which are
+nameless (`?`) because Python's sqlite3 module warns of numbered ones in 3.12.0 to 3.12.3; `= ANY($1)` for a list; and
+row locks, which it does not need, because a write transaction locks the whole file. Where more differs, the code checks
+`dialect` and says why.
 
 Values match the columns of tables/: ids, words and labels are `str`, and characters that a database cannot hold in
 them become U+FFFD; JSON and everything that a person or a model wrote is `bytes`; a time is an aware `datetime`.
@@ -22,7 +23,7 @@ import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Final, Literal, Protocol, TypeVar, overload
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, overload
 
 from indelible.content.unicode import clean_text
 
@@ -138,11 +139,23 @@ def bind(values: Sequence[Any], binders: Mapping[type, Callable[[Any], Any]]) ->
 # --- spelling ------------------------------------------------------------------------------
 
 
+class SqliteStatement(NamedTuple):
+    """`order`: for each `?` the place of its value; None if there is one for each value, in the same order."""
+
+    sql: str
+    order: tuple[int, ...] | None
+
+    def arrange(self, values: Sequence[Any]) -> Sequence[Any]:
+        return values if self.order is None else [values[place] for place in self.order]
+
+
 @lru_cache(maxsize=1024)
-def spell_for_sqlite(sql: str) -> str:
+def spell_for_sqlite(sql: str) -> SqliteStatement:
     """The statement in SQLite's spelling: a list is a JSON text, and there are no row locks."""
-    listed = _ANY.sub(r"IN (SELECT value FROM json_each(?\1))", _LOCK.sub("", sql))
-    return _VALUE.sub(r"?\1", listed)
+    listed = _ANY.sub(r"IN (SELECT value FROM json_each($\1))", _LOCK.sub("", sql))
+    order = tuple(int(number) - 1 for number in _VALUE.findall(listed))
+    is_plain = order == tuple(range(len(order)))
+    return SqliteStatement(_VALUE.sub("?", listed), None if is_plain else order)
 
 
 async def insert(transaction: Transaction, table: str, *rows: dict[str, Any]) -> None:

@@ -95,7 +95,9 @@ class SqliteTransaction:
     async def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> int | None:
         if self._observe is not None:
             self._observe(sql)
-        return self._connection.executemany(spell_for_sqlite(sql), map(_bind, rows)).rowcount
+        statement = spell_for_sqlite(sql)
+        arranged = rows if statement.order is None else map(statement.arrange, rows)
+        return self._connection.executemany(statement.sql, map(_bind, arranged)).rowcount
 
     async def now(self) -> datetime:
         return datetime.now(UTC)
@@ -103,7 +105,8 @@ class SqliteTransaction:
     def _execute(self, sql: str, values: Sequence[Any]) -> sqlite3.Cursor:
         if self._observe is not None:
             self._observe(sql)
-        return self._connection.execute(spell_for_sqlite(sql), _bind(values))
+        statement = spell_for_sqlite(sql)
+        return self._connection.execute(statement.sql, _bind(statement.arrange(values)))
 
 
 class SqliteDatabase:
