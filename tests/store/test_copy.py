@@ -41,6 +41,8 @@ def source(migrated_sqlite: Path, tmp_path: Path) -> Path:
                 insert = f"INSERT INTO {table} ({columns}) VALUES ({marks})"  # noqa: S608
                 connection.execute(insert, list(row.values()))
         connection.execute("UPDATE chats SET head_id = 'reply_' || id")
+        for chat, moment in {"c": "0001-01-01T00:00:00.000000Z", "d": "9999-12-31T23:59:59.999999Z"}.items():
+            connection.execute("UPDATE messages SET created_at = ? WHERE chat_id = ?", (moment, chat))
         connection.execute("UPDATE chats SET title = ?, system_prompt = ? WHERE id = 'c'", (ODD, bytes(range(256))))
     return path
 

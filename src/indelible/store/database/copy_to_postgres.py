@@ -43,7 +43,7 @@ from indelible.store.database.open import open_database
 from indelible.store.database.postgres import connect
 from indelible.store.database.sqlite.file_lock import exclusive_file_lock
 from indelible.store.database.tables.chats import metadata
-from indelible.store.database.transaction import Transaction, to_utc
+from indelible.store.database.transaction import Transaction, to_time
 
 CHUNK_ROWS: Final = 500
 _TIMEOUT_S: Final = 24 * 3600.0
@@ -72,7 +72,7 @@ class _Digest:
         self._sum = 0
 
     def add(self, row: Sequence[Any]) -> None:
-        normal = [to_utc(value) if isinstance(value, datetime) else value for value in row]
+        normal = [to_time(value) if isinstance(value, datetime) else value for value in row]
         self.rows += 1
         self._sum += int.from_bytes(hashlib.sha256(_encode_row(normal)).digest())
 
@@ -183,8 +183,8 @@ async def _copy_all(reader: sqlite3.Connection, writer: Any, goal: Address, on_p
     copied: list[CopiedTable] = []
     async with writer.transaction():
         await writer.execute("SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0")
-        for table, reference in _list_circular_references():
-            await writer.execute(f"ALTER TABLE {table} ALTER CONSTRAINT {reference} DEFERRABLE INITIALLY DEFERRED")
+        for name, reference in _list_circular_references():
+            await writer.execute(f"ALTER TABLE {name} ALTER CONSTRAINT {reference} DEFERRABLE INITIALLY DEFERRED")
         for table in _list_tables():
             digest = _Digest()
             rows = _read_rows(reader, table, digest, on_progress)
@@ -192,8 +192,8 @@ async def _copy_all(reader: sqlite3.Connection, writer: Any, goal: Address, on_p
             await writer.copy_records_to_table(table.name, records=rows, columns=columns, timeout=_TIMEOUT_S)
             copied.append(digest.make(table.name))
         await writer.execute("SET CONSTRAINTS ALL IMMEDIATE", timeout=_TIMEOUT_S)
-        for table, reference in _list_circular_references():
-            await writer.execute(f"ALTER TABLE {table} ALTER CONSTRAINT {reference} NOT DEFERRABLE")
+        for name, reference in _list_circular_references():
+            await writer.execute(f"ALTER TABLE {name} ALTER CONSTRAINT {reference} NOT DEFERRABLE")
         for table, expected in zip(_list_tables(), copied, strict=True):
             found = await _read_back(writer, table)
             if found != expected:

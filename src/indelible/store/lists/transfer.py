@@ -14,7 +14,7 @@ the export; every rule of the tables is checked before anything is written.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import MAXYEAR, MINYEAR, datetime
 from typing import Any, Final, Literal
 
 import msgspec
@@ -185,7 +185,7 @@ def _check(file: ChatFile) -> None:
         seen.add(message.id)
     if file.head is not None and file.head not in seen:
         raise Invalid("head: no message of the file has this id.")
-    to_utc(_check_time(file.created_at, "created_at"))
+    _check_time(file.created_at, "created_at")
 
 
 def _find_mistake(message: FileMessage, seen: set[str]) -> str | None:
@@ -209,11 +209,14 @@ def _is_count(number: int) -> bool:
     return 0 <= number <= _MOST
 
 
-def _check_time(moment: datetime, name: str) -> datetime:
+def _check_time(moment: datetime, name: str) -> None:
+    """The driver of PostgreSQL stores the first and the last moment of the calendar as infinity."""
     try:
-        return to_utc(moment)
+        has_place = MINYEAR < to_utc(moment).year < MAXYEAR
     except (ValueError, OverflowError):
-        raise Invalid(f"{name}: a time needs a zone and a calendar that has it.") from None
+        has_place = False
+    if not has_place:
+        raise Invalid(f"{name}: a time needs a zone and a year from {MINYEAR + 1} to {MAXYEAR - 1}.")
 
 
 def make_patch(file: ChatFile) -> ChatPatch:
