@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from indelible.files.protocol import FileLimits
 from indelible.loop import RetryPolicy, TurnOptions
 from indelible.settings import ENV_PREFIX, FILE, BadSettings, Settings, describe_allowed, load_settings
+from indelible.store.database.migrate import LEASE_TIMEOUT_S
 from indelible.store.journal.writer import Journal
 from indelible.store.limits import StoreLimits
-from indelible.store.sql_store import LEASE_TIMEOUT_S
 from indelible.tools.run import ToolLimits
 
 DOCS = Path(__file__).parent.parent / "docs" / "settings.md"
