@@ -131,6 +131,7 @@ def test_without_anything_set_the_defaults_hold() -> None:
         "parameters_max_bytes": 16384,
         "tools_max_bytes": 65536,
         "tool_result_max_bytes": 4194304,
+        "import_max_bytes": 67108864,
         "files": "database",
         "file_max_bytes": 33554432,
         "file_types": [],

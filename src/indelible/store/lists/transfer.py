@@ -14,6 +14,7 @@ the export; every rule of the tables is checked before anything is written.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import MAXYEAR, MINYEAR, datetime
 from typing import Any, Final, Literal
 
@@ -31,7 +32,7 @@ from indelible.store.protocol import Outcome
 
 FORMAT: Final = "indelible.chat"
 VERSION: Final = 1
-MAX_MESSAGES: Final = 50_000
+MAX_MESSAGES: Final = 100_000
 _MOST: Final = 2**46
 """The most tokens, and billionths of a dollar, in one message. The sum over `MAX_MESSAGES` messages still fits."""
 _CHAT: Final = """
@@ -231,11 +232,18 @@ def make_patch(file: ChatFile) -> ChatPatch:
     )
 
 
-async def import_chat(transaction: Transaction, file: ChatFile, *, new_chat_id: str, owner_id: str) -> Outcome:
-    """Write the chat of a file as a new one of this user. It is idle."""
-    now = await transaction.now()
+def make_rows(file: ChatFile, chat_id: str) -> dict[str, dict[str, Any]]:
+    """The rows of the messages in a new chat, by the messages' ids in the file."""
     names = {message.id: new_id("message") for message in file.messages}
-    copies = [_to_row(message, names, new_chat_id) for message in file.messages]
+    return {message.id: _to_row(message, names, chat_id) for message in file.messages}
+
+
+async def import_chat(
+    transaction: Transaction, file: ChatFile, rows: Mapping[str, dict[str, Any]], *, new_chat_id: str, owner_id: str
+) -> Outcome:
+    """Write the chat of a file, with these rows of its messages, as a new one of this user. It is idle."""
+    now = await transaction.now()
+    copies = list(rows.values())
     chat = {
         "id": new_chat_id,
         "owner_id": owner_id,
@@ -250,7 +258,7 @@ async def import_chat(transaction: Transaction, file: ChatFile, *, new_chat_id: 
         "created_at": to_utc(file.created_at),
         "updated_at": now,
     }
-    head_id = names.get(file.head or "")
+    head_id = None if file.head is None else rows[file.head]["id"]
     seq = await insert_copies(transaction, chat, copies, head_id=head_id, now=now)
     await use_known_files(transaction, new_chat_id, owner_id, (copy["blocks"] for copy in copies))
     return Outcome(chat_id=new_chat_id, effective=True, status=Status.IDLE, seq=seq, epoch=0)
