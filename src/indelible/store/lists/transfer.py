@@ -19,12 +19,24 @@ from datetime import MAXYEAR, MINYEAR, datetime
 from typing import Any, Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
-from indelible.content import Block, PartialReason, Role, ToolSpec, Usage, Visibility, decode_blocks, encode
-from indelible.errors import ChatNotFound, Invalid
+from indelible.content import (
+    Block,
+    File,
+    PartialReason,
+    Role,
+    ToolResult,
+    ToolSpec,
+    Usage,
+    Visibility,
+    decode_blocks,
+    encode,
+)
+from indelible.errors import ChatNotFound, Invalid, NotFound
 from indelible.ids import new_id
 from indelible.machine.states import Status
-from indelible.store.commands.apply.files import use_known_files
+from indelible.store.commands.apply.files import use_files
 from indelible.store.commands.fork import insert_copies
 from indelible.store.database.transaction import Transaction, to_time, to_utc
 from indelible.store.payloads import ChatPatch, Timings
@@ -44,6 +56,9 @@ _MESSAGES: Final = """
         timings, created_at, error
     FROM messages WHERE chat_id = $1 ORDER BY created_at, id
     """
+
+
+_USED: Final = "SELECT file_id FROM file_uses WHERE chat_id = $1"
 
 
 class FileMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,6 +111,7 @@ async def export_chat(transaction: Transaction, chat_id: str, now: datetime) -> 
     rows = await transaction.all(_MESSAGES, chat_id)
     names = {row["id"]: f"m{number}" for number, row in enumerate(_put_parents_first(rows), 1)}
     ordered = sorted(rows, key=lambda row: int(names[row["id"]][1:]))
+    used = {row["file_id"] for row in await transaction.all(_USED, chat_id)}
     return ChatFile(
         format="indelible.chat",
         version=VERSION,
@@ -109,7 +125,7 @@ async def export_chat(transaction: Transaction, chat_id: str, now: datetime) -> 
         labels=_decode(chat["labels"]) or [],
         created_at=to_time(chat["created_at"]),
         head=names.get(chat["head_id"]),
-        messages=[_to_file(row, names) for row in ordered],
+        messages=[_to_file(row, names, used) for row in ordered],
     )
 
 
@@ -133,12 +149,12 @@ def _put_parents_first(rows: list[Any]) -> list[Any]:
     return waiting
 
 
-def _to_file(row: Any, names: dict[str, str]) -> FileMessage:
+def _to_file(row: Any, names: dict[str, str], used: set[str]) -> FileMessage:
     return FileMessage(
         id=names[row["id"]],
         parent_id=names.get(row["parent_id"]),
         role=row["role"],
-        blocks=decode_blocks(row["blocks"]),
+        blocks=[_forget_gone(block, used) for block in decode_blocks(row["blocks"])],
         visibility=row["visibility"],
         partial=bool(row["partial"]),
         reason=row["reason"],
@@ -151,6 +167,17 @@ def _to_file(row: Any, names: dict[str, str]) -> FileMessage:
         error=_decode(row["error"]),
         created_at=to_time(row["created_at"]),
     )
+
+
+def _forget_gone(block: Block, used: set[str]) -> Block:
+    """The block without the ids of files that are not there any more. They would keep the file from being imported."""
+    if isinstance(block, ToolResult) and block.files:
+        return replace(block, files=[_forget_id(file, used) for file in block.files])
+    return _forget_id(block, used) if isinstance(block, File) else block
+
+
+def _forget_id(file: File, used: set[str]) -> File:
+    return file if file.file_id is None or file.file_id in used else replace(file, file_id=None)
 
 
 def _decode(value: bytes | None) -> Any:
@@ -260,8 +287,19 @@ async def import_chat(
     }
     head_id = None if file.head is None else rows[file.head]["id"]
     seq = await insert_copies(transaction, chat, copies, head_id=head_id, now=now)
-    await use_known_files(transaction, new_chat_id, owner_id, (copy["blocks"] for copy in copies))
+    await _use_files(transaction, new_chat_id, owner_id, file)
     return Outcome(chat_id=new_chat_id, effective=True, status=Status.IDLE, seq=seq, epoch=0)
+
+
+async def _use_files(transaction: Transaction, chat_id: str, owner_id: str, file: ChatFile) -> None:
+    blocks = [block for message in file.messages for block in message.blocks]
+    try:
+        await use_files(transaction, chat_id, owner_id, blocks)
+    except NotFound:
+        raise NotFound(
+            "File not found: the chat names a file that you do not have here. Import its archive, which has its files "
+            "(indelible chats export --files), or upload the file and name its new id."
+        ) from None
 
 
 def _to_row(message: FileMessage, names: dict[str, str], chat_id: str) -> dict[str, Any]:
