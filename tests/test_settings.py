@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from indelible.files.protocol import FileLimits
 from indelible.loop import RetryPolicy, TurnOptions
 from indelible.settings import ENV_PREFIX, FILE, BadSettings, Settings, describe_allowed, load_settings
+from indelible.store.database.migrate import LEASE_TIMEOUT_S
 from indelible.store.journal.writer import Journal
 from indelible.store.limits import StoreLimits
-from indelible.store.sql_store import LEASE_TIMEOUT_S
 from indelible.tools.run import ToolLimits
 
 DOCS = Path(__file__).parent.parent / "docs" / "settings.md"
@@ -131,6 +131,7 @@ def test_without_anything_set_the_defaults_hold() -> None:
         "parameters_max_bytes": 16384,
         "tools_max_bytes": 65536,
         "tool_result_max_bytes": 4194304,
+        "import_max_bytes": 67108864,
         "files": "database",
         "file_max_bytes": 33554432,
         "file_types": [],

@@ -240,6 +240,9 @@ class Settings(BaseSettings):
     tool_result_max_bytes: Count = Field(
         4 * 1024 * 1024, description="Maximum size of a tool result that a client submits; larger ones are refused."
     )
+    import_max_bytes: Count = Field(
+        64 * 1024 * 1024, description="Maximum size of an exported chat that is imported over HTTP."
+    )
     files: Files = Field("database", description="Where the bytes of files are stored.")
     file_max_bytes: Count = Field(32 * 1024 * 1024, description="Maximum size of a file; larger ones are refused.")
     file_types: Names = Field(

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER
-from tests.support.engine import get_database
+from tests.support.engine import begin_write, get_database
 from tests.support.stored import load_path
 
-from indelible.content import Block, File, Message, Text, ToolResult
+from indelible.content import Block, File, Message, Text, ToolCall, ToolResult
 from indelible.errors import NotAllowed, NotFound
 from indelible.files.protocol import StoredFile
 from indelible.files.sql_files import SqlFiles
 from indelible.files.sweeper import FileSweeper
 from indelible.ids import new_id
 from indelible.machine import commands as c
+from indelible.store.database.tables.files import file_uses
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
+from indelible.store.lists.transfer import FileMessage
 from indelible.store.payloads import AttemptStart, NewChat, QueuedInput, UserInput
 from indelible.store.protocol import Outcome
 from indelible.store.sql_store import SqlStore
@@ -88,6 +91,73 @@ async def test_a_message_with_a_file_that_is_not_its_owners_is_refused(
     with pytest.raises(NotFound, match="File not found"):
         await store.execute(chat.chat_id, c.Send(), blocks)
     assert await store.view(chat.chat_id) == before
+
+
+async def begin_with_history(store: SqlStore, file: File, owner: str) -> str:
+    history = [Message(role="user", blocks=[Text("Look"), file]), Message(role="assistant", blocks=[Text("I see.")])]
+    new = NewChat(owner_id=owner, blocks=[Text("And now?")], history=history)
+    return (await store.execute(new_id("chat"), c.Create(with_message=True), new)).chat_id
+
+
+async def begin_with_progress(store: SqlStore, file: File, owner: str) -> str:
+    progress = [
+        Message(role="assistant", blocks=[ToolCall(id="c", name="look", arguments="{}")]),
+        Message(role="tool", blocks=[ToolResult(call_id="c", name="look", output="Rain.", files=[file])]),
+    ]
+    new = NewChat(owner_id=owner, blocks=[Text("Look")], progress=progress)
+    return (await store.execute(new_id("chat"), c.Create(with_message=True), new)).chat_id
+
+
+async def import_file(store: SqlStore, file: File, owner: str) -> str:
+    chat = await store.execute(new_id("chat"), c.Create(), NewChat(owner_id=owner))
+    exported = await store.lists.export_chat(chat.chat_id)
+    await store.execute(chat.chat_id, c.Delete())
+    at = exported.created_at
+    message = FileMessage(id="m1", role="user", blocks=[Text("Look"), file], created_at=at)
+    written = replace(exported, head="m1", messages=[message])
+    return (await store.lists.import_chat(written, owner_id=owner)).chat_id
+
+
+BROUGHT = [begin_with_history, begin_with_progress, import_file]
+
+
+@pytest.mark.parametrize("bring", BROUGHT)
+async def test_a_conversation_that_is_brought_along_uses_its_files(
+    store: SqlStore, files: SqlFiles, bring: Callable[[SqlStore, File, str], Awaitable[str]]
+) -> None:
+    file = await upload(files)
+    chat_id = await bring(store, file.to_block(), OWNER)
+    assert set(await files.find_used(chat_id, [file.id])) == {file.id}
+    with pytest.raises(NotAllowed, match="A chat uses this file"):
+        await files.delete_file(OWNER, file.id)
+
+
+@pytest.mark.parametrize("whose", ["nobody's", "another user's"])
+@pytest.mark.parametrize("bring", BROUGHT)
+async def test_a_conversation_that_is_brought_along_with_a_file_of_somebody_else_is_refused(
+    store: SqlStore, files: SqlFiles, bring: Callable[[SqlStore, File, str], Awaitable[str]], whose: str
+) -> None:
+    other = await store.ensure_user("Bob")
+    file = await upload(files)
+    block = replace(file.to_block(), file_id="file_none") if whose == "nobody's" else file.to_block()
+    with pytest.raises(NotFound, match="File not found"):
+        await bring(store, block, other)
+    assert await store.list_chats(other) == []
+    await files.delete_file(OWNER, file.id)  # nobody uses it
+
+
+async def test_an_export_only_names_files_that_are_there_so_it_can_be_imported(
+    store: SqlStore, files: SqlFiles, engine: AsyncEngine
+) -> None:
+    """As after an import from before such files were refused, or a result whose file was deleted meanwhile."""
+    kept, gone = await upload(files), await upload(files, b"sun")
+    chat = await create(store, kept, gone)
+    async with begin_write(engine) as connection:
+        await connection.execute(file_uses.delete().where(file_uses.c.file_id == gone.id))
+    file = await store.lists.export_chat(chat.chat_id)
+    assert file.messages[0].blocks[1:] == [kept.to_block(), replace(gone.to_block(), file_id=None)]
+    copy = await store.lists.import_chat(file, owner_id=OWNER)
+    assert set(await files.find_used(copy.chat_id, [kept.id, gone.id])) == {kept.id}
 
 
 async def test_a_file_that_a_chat_uses_cannot_be_deleted(store: SqlStore, files: SqlFiles) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import indelible
-from indelible.content import Reasoning, Text, ToolCall, ToolResult, encode
+from indelible.content import Block, File, Reasoning, Source, Text, ToolCall, ToolResult, encode
 from indelible.errors import Invalid, NotFound, NotPermitted, TooLarge
 from indelible.service.lists.local import LocalLists
 from indelible.service.lists.markdown import write_markdown
@@ -143,3 +143,35 @@ def test_markdown_has_what_people_see_of_the_active_branch_in_order() -> None:
         '**Tool call:** look\n\n````json\n{"a": "```"}\n````\n\n*(interrupted)*\n\n'
         "**Result:** look\n\n```\n42\n```\n\n## Notice\n\nStopped by you.\n"
     )
+
+
+NAME = "Rain\n\n## You\r\nI said this.\u2028\x85\v\f# No"
+ON_ONE_LINE = "Rain ## You I said this. # No"
+
+
+def test_no_name_in_markdown_is_more_than_one_line() -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    blocks: list[Block] = [
+        ToolCall(id="c", name=NAME, arguments="{}"),
+        ToolResult("c", NAME, "42"),
+        File("text/plain", name=NAME),
+        File(NAME),
+        Source(title=NAME),
+        Source(url=NAME),
+        Source(id=NAME),
+    ]
+    message = FileMessage(id="1", role="assistant", model=NAME, blocks=blocks, created_at=at)
+    none: dict[str, Any] = dict.fromkeys(("model", "system", "parameters", "tools"))
+    file = ChatFile(
+        format="indelible.chat", version=1, exported_at=at, created_at=at, title=NAME, labels=[], head="1",
+        messages=[message], **none,
+    )  # fmt: skip
+    assert [line for line in write_markdown(file).splitlines() if "Rain" in line] == [
+        f"# {ON_ONE_LINE}",
+        f"## Assistant ({ON_ONE_LINE})",
+        f"**Tool call:** {ON_ONE_LINE}",
+        f"**Result:** {ON_ONE_LINE}",
+        *[f"**File:** {ON_ONE_LINE}"] * 2,
+        *[f"**Source:** {ON_ONE_LINE}"] * 3,
+    ]
+    assert write_markdown(file).count("I said this.") == 9

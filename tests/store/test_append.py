@@ -31,14 +31,14 @@ from tests.support.stored import load_runs
 
 from indelible.content import Text, TextDelta, encode
 from indelible.errors import StoreFailed
-from indelible.machine.commands import Acquire, Create, Fail, StartAttempt
+from indelible.machine.commands import Acquire, Create, Fail, Send, StartAttempt
 from indelible.store.database.address import parse_address
 from indelible.store.database.postgres import PostgresDatabase
 from indelible.store.database.tables.chats import attempts, journal, users, workers
 from indelible.store.database.transaction import Transaction
 from indelible.store.journal.append import Appended, BadRows, JournalRow, append_group
 from indelible.store.journal.tool_ledger import RunKey, RunStarted
-from indelible.store.payloads import NewChat
+from indelible.store.payloads import NewChat, UserInput
 from indelible.store.queries.chat_view import AttemptName
 from indelible.store.sql_store import SqlStore
 
@@ -101,6 +101,32 @@ async def test_of_an_attempt_that_has_ended_or_has_another_epoch_nothing_is_writ
     rows = [make_row(ended), make_row(adopted), make_row(mine)]
     assert await append(engine, *rows) == Appended(frozenset({mine.id}), frozenset({ended.id, adopted.id}))
     assert await read_rows(engine) == name_rows(rows[2])
+
+
+@pytest.mark.parametrize("with_change", [False, True])
+async def test_r6_a_late_row_of_an_ended_attempt_harms_neither_its_chats_newer_one_nor_another_chat(
+    engine: AsyncEngine, with_change: bool
+) -> None:
+    """It may come from a worker that froze: the chat has had another turn meanwhile."""
+    ended, other = [await start_attempt(engine, name) for name in ("a", "b")]
+    newer = await start_next_attempt(engine, ended)
+    run = RunStarted(RunKey(other.turn_id, other.step, 0), other.id, "c1", "pay", "{}", "once")
+    late, unrelated = make_row(ended), make_row(other)._replace(changes=(run,) if with_change else ())
+    assert await append(engine, late, unrelated) == Appended(frozenset({other.id}), frozenset({ended.id}))
+    assert await append(engine, late, make_row(newer)) == Appended(frozenset({newer.id}), frozenset({ended.id}))
+    assert await read_rows(engine) == name_rows(unrelated, make_row(newer))
+
+
+async def start_next_attempt(engine: AsyncEngine, attempt: AttemptName) -> AttemptName:
+    """The turn of this attempt fails, and the next turn of its chat has one."""
+    store = SqlStore(get_database(engine))
+    fail = Fail(epoch=attempt.epoch, turn_id=attempt.turn_id, attempt_id=attempt.id)
+    await store.execute(attempt.chat_id, fail)
+    sent = await store.execute(attempt.chat_id, Send(), UserInput(blocks=[Text("again")]))
+    held = await store.execute(attempt.chat_id, Acquire(worker_id="worker_a"))
+    started = await store.execute(attempt.chat_id, StartAttempt(epoch=held.epoch, turn_id=sent.turn_id or ""))
+    assert started.attempt is not None
+    return started.attempt
 
 
 async def test_an_attempt_that_is_gone_is_closed(engine: AsyncEngine) -> None:

@@ -6,6 +6,7 @@ list, or that test fails, so it is checked here as well.
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -39,6 +40,9 @@ def source(migrated_sqlite: Path, tmp_path: Path) -> Path:
                 columns, marks = ", ".join(f'"{name}"' for name in row), ", ".join("?" * len(row))
                 insert = f"INSERT INTO {table} ({columns}) VALUES ({marks})"  # noqa: S608
                 connection.execute(insert, list(row.values()))
+        connection.execute("UPDATE chats SET head_id = 'reply_' || id")
+        for chat, moment in {"c": "0001-01-01T00:00:00.000000Z", "d": "9999-12-31T23:59:59.999999Z"}.items():
+            connection.execute("UPDATE messages SET created_at = ? WHERE chat_id = ?", (moment, chat))
         connection.execute("UPDATE chats SET title = ?, system_prompt = ? WHERE id = 'c'", (ODD, bytes(range(256))))
     return path
 
@@ -66,6 +70,8 @@ async def test_every_row_of_every_table_arrives_and_the_copy_can_be_used(source:
     assert stored == [(ODD, bytes(range(256)))]
     async with indelible.open(new_postgres, worker=False) as app:
         assert await app.user("Ada").chats() != []
+    deferrable = "SELECT conname FROM pg_constraint WHERE condeferrable AND connamespace = 'public'::regnamespace"
+    assert await fetch(new_postgres, deferrable) == []  # references are checked as before
     unindexed = "SELECT count(*) FROM chats WHERE unindexed_at IS NOT NULL AND indexed_seq = 0"
     assert await fetch(new_postgres, unindexed) == [(2,)]  # its workers index what was copied
 
@@ -80,15 +86,29 @@ async def test_a_difference_is_refused_and_nothing_is_written(
     read_back = copy_to_postgres._read_back
 
     async def lose_a_row(writer: Any, table: Any) -> CopiedTable:
-        if table.name == "messages":
-            await writer.execute("DELETE FROM messages WHERE chat_id = 'd'")
+        if table.name == "journal":
+            await writer.execute("DELETE FROM journal WHERE chat_id = 'd'")
         return await read_back(writer, table)
 
     monkeypatch.setattr(copy_to_postgres, "_read_back", lose_a_row)
 
-    with pytest.raises(DatabaseUnusable, match=r"the copy of messages differs \(0 of 2 rows\)|\(1 of 2 rows\)"):
+    with pytest.raises(DatabaseUnusable, match=r"the copy of journal differs \(1 of 2 rows\)"):
         await copy_database(source, new_postgres)
 
+    assert await fetch(new_postgres, "SELECT count(*) FROM chats") == [(0,)]
+
+
+async def test_a_row_that_refers_to_nothing_is_refused_and_nothing_is_written(source: Path, new_postgres: str) -> None:
+    """As after a manual repair of the file: SQLite checks references only where a program asks for it."""
+    with closing(sqlite3.connect(source)) as connection, connection:
+        connection.execute("UPDATE chats SET head_id = 'message_gone' WHERE id = 'd'")
+
+    refused = await asyncio.to_thread(run_indelible, "copy", str(source), "--to", new_postgres)
+
+    assert refused.returncode == 1
+    (line,) = refused.stderr.splitlines()
+    assert line.startswith(f"indelible: {source} can't be copied, because PostgreSQL refuses a row: ")
+    assert "chats_id_head_id_fk" in line
     assert await fetch(new_postgres, "SELECT count(*) FROM chats") == [(0,)]
 
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.support.commands import run_indelible
 
 from indelible.store.database.errors import DatabaseUnusable
+from indelible.store.database.migrate import migrate
+from indelible.store.database.open import open_database
 from indelible.store.database.sqlite.file_lock import DatabaseInUse, announce_server, exclusive_file_lock, find_holder
 
 HOLD = """
 import sys
+from indelible.store.database.migrate import migrate
+from indelible.store.database.open import open_database
 from indelible.store.database.sqlite.file_lock import exclusive_file_lock
 with exclusive_file_lock(sys.argv[1]):
     print("held", flush=True)
@@ -85,6 +91,27 @@ def test_a_file_is_the_same_by_whatever_name_it_is_called(tmp_path: Path, linked
     for first, second in ((database, name), (name, database)):
         with exclusive_file_lock(first), pytest.raises(DatabaseUnusable, match="in use"), exclusive_file_lock(second):
             pytest.fail("one file was held twice")
+
+
+async def test_a_file_with_a_second_name_is_refused_by_either(tmp_path: Path) -> None:
+    """SQLite's log is beside the name by which a file was opened, so a process with the other name would not see it."""
+    database, link = tmp_path / "chats.db", tmp_path / "elsewhere" / "other.db"
+    link.parent.mkdir()
+    await migrate(database)
+    with start_holder(database) as holder:
+        link.hardlink_to(database)
+        for name in (link, database):
+            with pytest.raises(DatabaseUnusable, match=r"2 names \(hard links\)"), exclusive_file_lock(name):
+                pytest.fail("one file was held twice")
+            with pytest.raises(DatabaseUnusable, match=f"find / -xdev -samefile {name}"):
+                await open_database(name)
+        served = await asyncio.to_thread(run_indelible, "serve", "--database", str(link), "--port", "0")
+        assert (served.returncode, len(served.stderr.splitlines())) == (1, 1)
+        holder.kill()
+    assert [path.name for path in link.parent.iterdir()] == ["other.db"]
+    link.unlink()
+    with exclusive_file_lock(database):
+        await (await open_database(database)).close()
 
 
 def test_a_file_that_cannot_be_locked_is_named(tmp_path: Path) -> None:

@@ -11,12 +11,24 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.statements import counted
 from tests.support.engine import begin_read, begin_write, get_database, transact
 
-from indelible.content import Text
+from indelible.content import Finish, Text, ToolCall
 from indelible.errors import LeaseLost, NotAllowed
-from indelible.machine.commands import Acquire, Create, Interrupt, Release, Send, StartAttempt, UpdateChat
+from indelible.machine.commands import (
+    Acquire,
+    AwaitAction,
+    Create,
+    Fail,
+    Interrupt,
+    Release,
+    Send,
+    StartAttempt,
+    UpdateChat,
+)
 from indelible.machine.states import Status
-from indelible.store.database.tables.chats import chats, users, workers
-from indelible.store.payloads import ChatPatch, NewChat, UserInput
+from indelible.store.database.tables.chats import chats, turns, users, workers
+from indelible.store.journal.append import JournalRow
+from indelible.store.journal.tool_ledger import RunKey, RunStarted
+from indelible.store.payloads import AwaitedStep, ChatPatch, NewChat, UserInput
 from indelible.store.queries.leases import beat, find_candidates, retire
 from indelible.store.sql_store import SqlStore
 
@@ -341,3 +353,108 @@ async def test_a_running_chat_is_vacant_while_no_worker_is_alive(store: SqlStore
     assert await find_vacant() == {"chat_1": True, "chat_2": False}, "nobody had time to claim the second one"
     await store.beat("worker_2")
     assert await find_vacant() == {"chat_1": False, "chat_2": False}
+
+
+# --- chats that have had a turn before ---
+
+
+async def end_badly(store: SqlStore, engine: AsyncEngine, *names: str) -> None:
+    """The turn of each chat kills nine workers, starts a tool that never settles, and fails. Then the next one begins.
+
+    The next turn is an answer to another message, and nothing of this may be held against it.
+    """
+    for name in names:
+        held = await start_tool(store, name, "worker_before")
+        turn_id = await find_open_turn(engine, name)
+        await store.execute(name, Fail(epoch=held.epoch, turn_id=turn_id, attempt_id=held.attempt_id))
+        await store.execute(name, Send(), UserInput(blocks=[Text("again")]))
+    await store.retire("worker_before")
+    async with begin_write(engine) as connection:
+        bad = update(turns).where(turns.c.ended_at.is_not(None))
+        await connection.execute(bad.values(takeovers=9, stalled_takeovers=9))
+
+
+async def start_tool(store: SqlStore, name: str, worker_id: str) -> JournalRow:
+    """A worker acquires the chat and begins a tool; gives the row with which it did."""
+    await store.beat(worker_id)
+    held = await store.execute(name, Acquire(worker_id=worker_id))
+    turn_id = held.turn_id or ""
+    started = await store.execute(name, StartAttempt(epoch=held.epoch, turn_id=turn_id))
+    assert started.attempt is not None
+    run = RunStarted(RunKey(turn_id, 1, 0), started.attempt.id, "call_1", "pay", "{}", f"{turn_id}/1/0")
+    row = JournalRow(name, started.attempt.id, held.epoch, 1, b"[]", (run,))
+    assert (await store.append([row])).written == {started.attempt.id}
+    return row
+
+
+async def find_open_turn(engine: AsyncEngine, name: str) -> str:
+    async with begin_read(engine) as connection:
+        opened = select(turns.c.id).where(turns.c.chat_id == name, turns.c.ended_at.is_(None))
+        return str((await connection.execute(opened)).scalar_one())
+
+
+async def count_crashes(engine: AsyncEngine, name: str, *, stalled: int) -> None:
+    """Of the open turn, whose worker is dead."""
+    async with begin_write(engine) as connection:
+        of_open = update(turns).where(turns.c.chat_id == name, turns.c.ended_at.is_(None))
+        await connection.execute(of_open.values(takeovers=2, stalled_takeovers=stalled))
+
+
+async def test_a_turn_is_no_suspect_because_of_the_turn_before(store: SqlStore, engine: AsyncEngine) -> None:
+    await run_chats(store, "chat_1", "chat_2")
+    await end_badly(store, engine, "chat_1", "chat_2")
+    await hold(store, "chat_1", "chat_2", worker_id="worker_1")
+    await let_die(engine, "worker_1")
+    assert (await store.probe("worker_me", ["chat_1", "chat_2"])).runnable == ["chat_1", "chat_2"]
+    taken = await store.acquire("worker_me", limit=9, suspects=0)
+    assert [(outcome.chat_id, outcome.takeovers) for outcome in taken] == [("chat_1", 1), ("chat_2", 1)]
+
+
+async def test_a_tool_of_the_turn_before_does_not_make_a_suspect_stronger(store: SqlStore, engine: AsyncEngine) -> None:
+    await run_chats(store, "chat_1", "chat_2")
+    await end_badly(store, engine, "chat_1")
+    await hold(store, "chat_1", worker_id="worker_1")
+    await start_tool(store, "chat_2", "worker_1")
+    for name in ("chat_1", "chat_2"):
+        await count_crashes(engine, name, stalled=1)
+    await let_die(engine, "worker_1")
+    assert [outcome.chat_id for outcome in await store.acquire("worker_me", limit=1, suspects=1)] == ["chat_2"]
+
+
+async def test_crashes_of_the_turn_before_do_not_make_a_suspect_stronger(store: SqlStore, engine: AsyncEngine) -> None:
+    await run_chats(store, "chat_1", "chat_2")
+    await end_badly(store, engine, "chat_1", "chat_2")
+    await hold(store, "chat_1", "chat_2", worker_id="worker_1")
+    await count_crashes(engine, "chat_1", stalled=0)
+    await count_crashes(engine, "chat_2", stalled=1)
+    await let_die(engine, "worker_1")
+    assert [outcome.chat_id for outcome in await store.acquire("worker_me", limit=1, suspects=1)] == ["chat_2"]
+
+
+async def test_a_chat_with_an_earlier_turn_is_found_once_and_with_its_open_turn(
+    store: SqlStore, engine: AsyncEngine
+) -> None:
+    await run_chats(store, "chat_1", "chat_2")
+    await end_badly(store, engine, "chat_1", "chat_2")
+    opened = {name: await find_open_turn(engine, name) for name in ("chat_1", "chat_2")}
+    await hold(store, "chat_1", worker_id="worker_1")
+
+    probe = await store.probe("worker_1", ["chat_1", "chat_2"])
+    assert [(held.chat_id, held.turn_id) for held in probe.held] == [("chat_1", opened["chat_1"])]
+    assert (probe.runnable, probe.held_back) == (["chat_2"], [])
+    assert await store.held("worker_1") == probe.held
+    assert {name: vacancy.turn_id for name, vacancy in (await store.vacant([*opened])).items()} == opened
+    assert await find(store, engine) == ["chat_2"]
+    assert [(await store.work(name)).turn_id for name in opened] == [*opened.values()]
+
+
+async def test_a_deadline_belongs_to_the_open_turn(store: SqlStore, engine: AsyncEngine) -> None:
+    await run_chats(store, "chat_1")
+    await end_badly(store, engine, "chat_1")
+    row = await start_tool(store, "chat_1", "worker_1")
+    turn_id = await find_open_turn(engine, "chat_1")
+    asked = AwaitedStep(pending=[ToolCall(id="c", name="ask", arguments="{}"), Finish("tool_calls")])
+    await store.execute("chat_1", AwaitAction(epoch=row.epoch, turn_id=turn_id, attempt_id=row.attempt_id), asked)
+    async with begin_write(engine) as connection:
+        await connection.execute(update(chats).values(deadline_at=LONG_AGO))
+    assert [(found.chat_id, found.turn_id) for found in await store.expired(limit=9)] == [("chat_1", turn_id)]

@@ -8,8 +8,8 @@ import shutil
 import sqlite3
 import sys
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager, closing
-from datetime import UTC, datetime
+from contextlib import ExitStack, asynccontextmanager, closing, nullcontext
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,12 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, make_url, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from tests.databases import execute
-from tests.support.commands import start_indelible
+from tests.store.test_file_lock import start_holder
+from tests.support.commands import run_indelible, start_indelible
 from tests.support.engine import begin_read, begin_write, close_databases, get_database, is_sqlite, open_engine
 from tests.support.stored import load_journal, load_ledger
 
+import indelible
 from indelible.content import Text, TextDelta, Usage, encode
 from indelible.machine.commands import Delete, Send, SwitchBranch, UpdateChat
 from indelible.recording.storage.protocol import RunRecord
@@ -30,9 +32,27 @@ from indelible.recording.storage.sql_records import SqlRecords
 from indelible.store.commands.totals import Totals
 from indelible.store.database import postgres
 from indelible.store.database.errors import DatabaseUnusable, SchemaTooNew
-from indelible.store.database.migrate import HEAD, VERSION_TABLE, Migrated, list_revisions, load_revision, migrate
+from indelible.store.database.migrate import (
+    HEAD,
+    VERSION_TABLE,
+    Migrated,
+    OldProcessesRunning,
+    list_revisions,
+    load_revision,
+    migrate,
+)
 from indelible.store.database.migrations.runner import _ADVISORY_LOCK
-from indelible.store.database.tables.chats import chats, idempotency_keys, journal, metadata, queue, tool_runs, turns
+from indelible.store.database.sqlite.file_lock import exclusive_file_lock
+from indelible.store.database.tables.chats import (
+    chats,
+    idempotency_keys,
+    journal,
+    metadata,
+    queue,
+    tool_runs,
+    turns,
+    workers,
+)
 from indelible.store.payloads import ChatPatch, UserInput
 from indelible.store.sql_store import SqlStore
 
@@ -383,6 +403,7 @@ async def check_upgrade(database: str, revision: str) -> None:
 
 
 AT = "2026-11-15T09:00:00.000000Z"
+LONG_AGO = "2001-01-01T00:00:00.000000Z"
 FORMER_NAMES = {"if_busy": "when", "stalled_takeovers": "barren_takeovers", "journal_rows_at_takeover": "said"}
 FORMER_TABLES = {"ephemeral_chats": "passing_chats"}
 
@@ -407,7 +428,7 @@ def rows_of_nobody() -> dict[str, dict[str, Any]]:
         "tokens": {"id": "k", "user_id": "u", "hash": b"[]", "name": "laptop", "created_at": AT},
         "sessions": {"id": "s", "user_id": "u", "hash": b"[]", "method": "oidc", "scopes": "read", "created_at": AT,
                      "last_used_at": AT, "expires_at": AT},
-        "workers": {"id": "w", "started_at": AT, "heartbeat_at": AT},
+        "workers": {"id": "w", "started_at": AT, "heartbeat_at": LONG_AGO},
         "usage_days": {"user_id": "u", "day": "2026-11-15", "model": "demo", "shard": 0, "input_tokens": 1,
                        "output_tokens": 2, "cost_nanousd": 3, "turns": 1},
         "new_drafts": {"user_id": "u", "content": b"[]", "updated_at": AT},
@@ -577,6 +598,50 @@ async def test_tasks_that_start_together_migrate_once(new_database: str) -> None
     done = await asyncio.gather(*[migrate(new_database) for _ in range(4)])
 
     assert sorted(done, key=str) == [Migrated(HEAD, HEAD)] * 3 + [Migrated(None, HEAD)]
+
+
+async def test_nothing_is_migrated_under_a_process_of_an_earlier_version(new_database: str) -> None:
+    former = list_revisions()[-2]
+    await migrate(new_database, target=former)
+    engine = await open_engine(new_database)
+    await beat_at(engine, datetime.now(UTC) + timedelta(days=1))
+
+    with start_holder(Path(new_database)) if is_sqlite(engine) else nullcontext() as holder:
+        with pytest.raises(OldProcessesRunning, match=f"schema {former}, and 1 process of an earlier Indelible"):
+            await migrate(new_database)
+        with pytest.raises(OldProcessesRunning, match=r"indelible migrate --force"):
+            async with indelible.open(new_database, worker=False):
+                pytest.fail("it was migrated")
+        refused = await asyncio.to_thread(run_indelible, "migrate", "--database", new_database)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert len(refused.stderr.splitlines()) == 1
+        assert await load_revision(get_database(engine)) == former
+        done = await asyncio.to_thread(run_indelible, "migrate", "--force", "--database", new_database)
+        if holder is not None:
+            holder.kill()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert await load_revision(get_database(engine)) == HEAD
+    await close(engine)
+
+
+async def test_a_worker_that_is_dead_keeps_nobody_from_migrating(new_database: str) -> None:
+    former = list_revisions()[-2]
+    await migrate(new_database, target=former)
+    engine = await open_engine(new_database)
+    # On SQLite nobody holds the file, so the process was killed, however late its last heartbeat was.
+    await beat_at(engine, datetime.now(UTC) + timedelta(days=1 if is_sqlite(engine) else -1))
+
+    with exclusive_file_lock(new_database):  # as a server that starts
+        assert await migrate(new_database) == Migrated(former, HEAD)
+    await beat_at(engine, datetime.now(UTC) + timedelta(days=1))
+    assert await migrate(new_database) == Migrated(HEAD, HEAD)
+    await close(engine)
+
+
+async def beat_at(engine: AsyncEngine, moment: datetime) -> None:
+    async with begin_write(engine) as connection:
+        await connection.execute(workers.delete())
+        await connection.execute(workers.insert().values(id="w", started_at=moment, heartbeat_at=moment))
 
 
 async def test_a_newer_schema_is_refused_with_what_to_do(new_database: str) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import msgspec
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, dump, settle_in
-from tests.support.engine import get_database
+from tests.support.engine import begin_write, get_database, is_sqlite
 from tests.support.stored import load_path
 
 from indelible.content import Finish, TextDelta, ToolCall, Usage, encode
@@ -139,6 +140,18 @@ MISTAKES: list[tuple[str, Any]] = [
     ("messages.2.visibility", "model"),
     ("messages.0.blocks", [{"type": "nothing"}]),
     ("messages.0.created_at", "0001-01-01T00:00:00+14:00"),
+    *[
+        (place, moment)
+        for place in ("created_at", "messages.1.created_at")
+        for moment in (
+            "0001-01-01T00:00:00Z",
+            "0001-12-31T23:59:59Z",
+            "0002-01-01T00:00:00+01:00",
+            "9998-12-31T23:59:59-01:00",
+            "9999-01-01T00:00:00Z",
+            "9999-12-31T23:59:59.999999Z",
+        )
+    ],
 ]
 
 
@@ -152,6 +165,35 @@ async def test_a_file_with_a_mistake_is_refused_and_changes_nothing(store: SqlSt
         with pytest.raises((Invalid, TooLarge)):
             await bring(store, encode(file))
     assert await dump(engine) == before
+
+
+EARLIEST, LATEST = "0001-01-01T00:00:00.000000Z", "9999-12-31T23:59:59.999999Z"
+STORED = ("messages.created_at", "chats.created_at", "chats.updated_at", "events.at")
+
+
+@pytest.mark.parametrize("moment", [EARLIEST, LATEST])
+async def test_no_stored_time_makes_a_read_fail(store: SqlStore, engine: AsyncEngine, moment: str) -> None:
+    """Files from before such times were refused. On PostgreSQL the driver stores these two as infinity."""
+    chat = await make_tree(store, engine)
+    for place in STORED:
+        table, _, column = place.partition(".")
+        value = moment if is_sqlite(engine) else "-infinity" if moment == EARLIEST else "infinity"
+        await update_everything(engine, table, column, value)
+    read = datetime.fromisoformat(moment)
+
+    file = await store.lists.export_chat(chat.id)
+    assert {message.created_at for message in file.messages} == {file.created_at} == {read}
+    assert [found.updated_at for found in await store.list_chats(OWNER)] == [read]
+    assert [found.id for found in (await store.lists.search(OWNER, "snowing")).items] == [chat.id]
+    assert {item.created_at for item in (await store.tree(chat.id)).items} == {read}
+    assert {message.created_at for message in (await store.page(chat.id, limit=50)).items} == {read}
+    assert (await store.view(chat.id)).status == "error"
+    assert await store.events(chat.id, after=0)
+
+
+async def update_everything(engine: AsyncEngine, table: str, column: str, value: str) -> None:
+    async with begin_write(engine) as connection:
+        await connection.exec_driver_sql(f"UPDATE {table} SET {column} = '{value}'")  # noqa: S608
 
 
 async def test_any_text_can_be_imported(store: SqlStore, engine: AsyncEngine) -> None:

@@ -146,7 +146,7 @@ def _rename(block: Block, new_ids: dict[str, str]) -> Block:
 
 
 def _rename_file(file: File, new_ids: dict[str, str]) -> File:
-    return file if file.file_id is None else replace(file, file_id=new_ids.get(file.file_id, file.file_id))
+    return file if file.file_id is None else replace(file, file_id=new_ids.get(file.file_id))
 
 
 @asynccontextmanager

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Final
+from typing import Annotated, Final
+
+import typer
 
 from indelible.cli.options import DatabaseOption, read_settings
 
@@ -14,12 +16,19 @@ Examples:
   INDELIBLE_DATABASE=postgresql://ada:secret@host/chats indelible migrate"""
 
 
-def migrate(*, database: DatabaseOption = None) -> None:
+def migrate(
+    *,
+    database: DatabaseOption = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Upgrade even if processes of an earlier version seem to be running.")
+    ] = False,
+) -> None:
     """Create or upgrade the database.
 
-    Nothing in it is lost. This can't be undone; back up first.
+    Stop every process of an earlier version first. Nothing is lost. This can't be undone; back up first.
     """
-    chosen = read_settings(database=database).database
+    settings = read_settings(database=database)
+    chosen = settings.database
 
     import asyncio  # noqa: PLC0415  (see main.py)
 
@@ -27,7 +36,7 @@ def migrate(*, database: DatabaseOption = None) -> None:
     from indelible.store.database.migrate import migrate as upgrade  # noqa: PLC0415
 
     name = describe(parse_address(chosen))
-    before, after = asyncio.run(upgrade(chosen))
+    before, after = asyncio.run(upgrade(chosen, lease_timeout_s=settings.lease_timeout_s, force=force))
     if before is None:
         sentence = f"Created {name} (schema {after})."
     elif before == after:

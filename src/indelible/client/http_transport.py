@@ -19,6 +19,7 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from io import BytesIO
 from typing import Any, Final, Self, TypeVar, cast
 from urllib.parse import urljoin
 
@@ -104,10 +105,13 @@ class HttpTransport:
     async def write(
         self, result_type: type[T], method: str, path: str, body: Mapping[str, Any] | bytes | None = None
     ) -> T:
-        """POST, PUT or PATCH of an object, or of JSON as bytes. A None is left out, except of a PATCH: it clears."""
+        """POST, PUT or PATCH of an object. A None is left out, except of a PATCH: it clears.
+
+        JSON as bytes may be large: the server is asked before it is sent.
+        """
         headers = {"Idempotency-Key": str(uuid.uuid4())}
         if isinstance(body, bytes):
-            sent: dict[str, Any] = {"data": body}
+            sent: dict[str, Any] = {"open_body": partial(BytesIO, body), "expect100": True}
             headers["Content-Type"] = "application/json"
         else:
             given = body or {}
@@ -137,7 +141,7 @@ class HttpTransport:
         path: str,
         read: Callable[[bytes], T],
         *,
-        open_body: Callable[[], AsyncIterator[bytes]] | None = None,
+        open_body: Callable[[], AsyncIterator[bytes] | BytesIO] | None = None,
         **more: Any,
     ) -> T:
         """Repeat the request until there is a response. If it was carried out already, the response is the same."""

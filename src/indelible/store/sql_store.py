@@ -59,7 +59,7 @@ from indelible.store.commands.idempotency import (
 )
 from indelible.store.commands.labels import write_labels
 from indelible.store.database.address import parse_address
-from indelible.store.database.migrate import upgrade_schema
+from indelible.store.database.migrate import LEASE_TIMEOUT_S, upgrade_schema
 from indelible.store.database.open import open_database
 from indelible.store.database.transaction import Database, Transaction, Work, insert
 from indelible.store.journal.append import Appended, JournalRow, append_group
@@ -101,7 +101,6 @@ _log: Final = get_logger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 Query = Callable[Concatenate[Transaction, P], Coroutine[Any, Any, T]]
-LEASE_TIMEOUT_S: Final = 8.0
 _CHANGE_NOTHING: Final = "UPDATE users SET name = name WHERE id = $1"
 
 
@@ -144,7 +143,7 @@ class SqlStore:
         address = parse_address(database)
         opened = await open_database(address)
         try:
-            await upgrade_schema(opened, address)
+            await upgrade_schema(opened, address, lease_timeout_s=lease_timeout_s)
             yield cls(opened, lease_timeout_s=lease_timeout_s, limits=limits, on_committed=on_committed)
         finally:
             await opened.close()

@@ -32,7 +32,7 @@ from indelible.server.access.browser_checks import SAFE_METHODS, BrowserChecks
 from indelible.server.access.proxies import Proxies, normalize_base_path, split_path
 from indelible.server.access.revocation import OpenRequest
 from indelible.server.access.security_headers import add_headers
-from indelible.server.limits.uploads import is_upload
+from indelible.server.limits.uploads import is_import, is_upload
 from indelible.server.problem_details import answer_refusal, make_problem
 from indelible.settings import Settings
 
@@ -49,7 +49,6 @@ _STATIC: Final = "/web/"
 _OWN_RULE: Final = ("/api/v1/tokens", "/api/v1/users", SESSION)
 """What service/accounts/logins.py checks: a token for these need not be one for writing."""
 
-_TOO_LONG: Final = f"Request body too large (limit {MAX_BODY_BYTES:,} bytes)."
 _NOBODY: Final = "Log in at /login, or send a token: Authorization: Bearer …"
 _CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
 
@@ -64,6 +63,7 @@ class AccessMiddleware:
         self._find_state = find_state
         self._base_path = normalize_base_path(settings.base_path)
         self._browser = BrowserChecks(settings)
+        self._import_max_bytes = settings.import_max_bytes
         self.proxies = Proxies(settings.trusted_proxies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,13 +76,14 @@ class AccessMiddleware:
         cors = self._browser.list_cors_headers(headers)
         if cors or not (path.startswith("/api/v1/chats/") and path.endswith("/events")):  # a feed has its own
             send = add_headers(send, cors)
-        is_limited = not is_upload(scope)  # a file has a limit of its own
-        if is_limited:
-            receive = _count(receive)
+        max_bytes = None  # a file has a limit of its own
+        if not is_upload(scope):
+            max_bytes = self._import_max_bytes if is_import(scope) else MAX_BODY_BYTES
+            receive = _count(receive, max_bytes)
         request: OpenRequest | None = None
         state = self._find_state()
         try:
-            refusal = self._check_request(scope, path, headers, is_limited=is_limited)
+            refusal = self._check_request(scope, path, headers, max_bytes)
             if refusal is None and not _needs_nothing(path) and state is not None:
                 identity = await state.authenticator.identify(scope, headers, through_proxy=through_proxy)
                 refusal = self._check_login(scope, path, headers, identity, state)
@@ -100,9 +101,9 @@ class AccessMiddleware:
         else:
             await state.revocation.serve(self._application, request, scope, receive, send)
 
-    def _check_request(self, scope: Scope, path: str, headers: Headers, *, is_limited: bool) -> Response | None:
-        if is_limited and _read_length(headers) > MAX_BODY_BYTES:
-            return make_problem(413, "too_large", _TOO_LONG, headers={"Connection": "close"})
+    def _check_request(self, scope: Scope, path: str, headers: Headers, max_bytes: int | None) -> Response | None:
+        if max_bytes is not None and _read_length(headers) > max_bytes:
+            return make_problem(413, "too_large", _explain_limit(max_bytes), headers={"Connection": "close"})
         if path in OPEN_TO_ALL:
             return None
         return self._browser.check_host(headers) or self._browser.answer_preflight(scope, headers)
@@ -153,15 +154,19 @@ def _read_length(headers: Headers) -> int:
     return int(length) if length.isdecimal() else 0
 
 
-def _count(receive: Receive) -> Receive:
+def _explain_limit(max_bytes: int) -> str:
+    return f"Request body too large (limit {max_bytes:,} bytes)."
+
+
+def _count(receive: Receive, max_bytes: int) -> Receive:
     received_bytes = 0
 
     async def receive_some() -> Message:
         nonlocal received_bytes
         message = await receive()
         received_bytes += len(message.get("body", b""))
-        if received_bytes > MAX_BODY_BYTES:
-            raise HTTPException(413, _TOO_LONG)
+        if received_bytes > max_bytes:
+            raise HTTPException(413, _explain_limit(max_bytes))
         return message
 
     return receive_some

@@ -8,6 +8,9 @@ accept UTF-16 and UTF-32 too. Whether the body is JSON at all is left to the par
 
 A compressed body is refused, an uploaded file too: its size would be known only after it was unpacked.
 
+An exported chat may have many values, because it is decoded by type and the first mistake ends that; and it may be
+large, so a user has one import at a time in memory: the next one is not read before that.
+
 What passes here is bounded, and schemas.py gives every list in it a limit of its own.
 
 Must stay true (tests/server/test_body_limits.py): the count is exact where it decides; no mistake costs more than a
@@ -16,22 +19,22 @@ valid body of the same size.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from typing import Final
+from weakref import WeakValueDictionary
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from indelible.errors import Invalid, TooLarge
-from indelible.server.limits.uploads import is_upload
+from indelible.server.limits.uploads import is_import, is_upload
 from indelible.server.problem_details import make_problem
 
 MAX_JSON_VALUES: Final = 50_000
 MAX_JSON_DEPTH: Final = 64
-_DECODED_STRICTLY: Final = "/chats/import"
-"""A route that decodes its body by type, and stops at the first mistake. An exported chat has many values."""
 _DETAIL: Final = "Request bodies must not be compressed. Send the body as it is, without `Content-Encoding`."
 _COMPRESSED: Final = make_problem(415, "unsupported_type", _DETAIL)
 _COMPRESSED_FILE: Final = make_problem(415, "unsupported_type", _DETAIL, headers={"Connection": "close"})
@@ -45,6 +48,7 @@ class BodyLimits:
 
     def __init__(self, application: ASGIApp) -> None:
         self._application = application
+        self._importing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] not in _WITH_BODY:
@@ -53,13 +57,20 @@ class BodyLimits:
         is_compressed = Headers(scope=scope).get("content-encoding", "").lower() not in ("", "identity")
         if is_upload(scope):
             await (_COMPRESSED_FILE if is_compressed else self._application)(scope, receive, send)
-            return
+        elif is_import(scope) and not is_compressed:
+            user_id = scope["identity"].user_id  # access/middleware.py lets nobody else import
+            async with self._importing.setdefault(user_id, asyncio.Lock()):
+                await self._pass_on(scope, receive, send)
+        else:
+            await self._pass_on(scope, receive, send, is_compressed=is_compressed)
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send, *, is_compressed: bool = False) -> None:
         try:
             message = await _collect(receive)
             if is_compressed:
                 await _COMPRESSED(scope, receive, send)
                 return
-            if scope["method"] != "POST" or not scope["path"].endswith(_DECODED_STRICTLY):
+            if not is_import(scope):
                 check_json(message.get("body", b""))
         except (TooLarge, HTTPException) as error:  # the latter from access/middleware.py
             detail = str(error.detail if isinstance(error, HTTPException) else error)

@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple, Self
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from indelible.server.limits.uploads import MIN_BYTES_PER_S, is_upload
+from indelible.server.limits.uploads import MIN_BYTES_PER_S, is_large
 from indelible.server.problem_details import make_problem
 from indelible.server.streaming.transport import GatheringTransport
 from indelible.settings import Settings
@@ -148,7 +148,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._overhead_bytes = 0  # of the body on the wire, beyond what it may have
         self._is_in_body = False
         self._is_refused = False
-        self._is_upload = False
+        self._is_large = False
 
     # --- called by the event loop ---
 
@@ -190,11 +190,11 @@ class LimitedConnection(HttpToolsProtocol):
         self._head_bytes = self._overhead_bytes = 0
         self._since_s = self.loop.time()
         super().on_headers_complete()
-        self._is_upload = is_upload(self.scope)
+        self._is_large = is_large(self.scope["path"])
 
     def on_body(self, body: bytes) -> None:
         self._overhead_bytes = max(0, self._overhead_bytes - _CHUNK_OVERHEAD * len(body))
-        if self._is_upload:  # large bodies need time; how much depends on their pace
+        if self._is_large:  # large bodies need time; how much depends on their pace
             self._since_s = min(self.loop.time(), self._since_s + len(body) / MIN_BYTES_PER_S)
         super().on_body(body)
 

@@ -1,8 +1,9 @@
-"""Which requests are uploads: their bodies are bytes, have a limit of their own, and are never held in memory.
+"""Which requests have a large body: uploads, which are bytes and never held in memory, and imports of chats.
 
 Every other body is JSON: it is limited, collected and counted before a route sees it (access/middleware.py,
 body_limits.py), and has a minute to arrive (connections.py). An upload passes all that; its route counts the bytes, and
-it has time as long as it keeps a minimum pace.
+it has time as long as it keeps a minimum pace. An exported chat is JSON too, but may be as large as a chat becomes: it
+has a limit of its own (`import_max_bytes`), and time as an upload has it.
 
 A refused upload is read to its end before the response, within bounds: a client that is still sending would otherwise
 see a broken connection instead of the reason.
@@ -18,6 +19,7 @@ from typing import Final
 from starlette.requests import ClientDisconnect, Request
 
 _PATH: Final = "/api/v1/files"
+_IMPORT: Final = "/api/v1/chats/import"
 MIN_BYTES_PER_S: Final = 16 * 1024
 """An upload that is slower in the long run is cut."""
 _MAX_DISCARDED_BYTES: Final = 64 * 1024 * 1024
@@ -26,6 +28,17 @@ _MAX_DISCARDED_BYTES: Final = 64 * 1024 * 1024
 def is_upload(scope: Mapping[str, object]) -> bool:
     """Whether this request's body is a file."""
     return scope["type"] == "http" and scope["method"] == "POST" and str(scope["path"]).endswith(_PATH)
+
+
+def is_import(scope: Mapping[str, object]) -> bool:
+    """Whether this request's body is an exported chat. Asked when the base path is known (access/middleware.py)."""
+    path = str(scope["path"]).removeprefix(str(scope.get("root_path", "")))
+    return scope["type"] == "http" and scope["method"] == "POST" and path == _IMPORT
+
+
+def is_large(path: str) -> bool:
+    """Whether a body that is sent there may need more time than others."""
+    return path.endswith((_PATH, _IMPORT))
 
 
 class UploadBody:

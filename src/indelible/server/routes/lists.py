@@ -25,6 +25,8 @@ router = APIRouter(tags=["lists"])
 
 _USAGE: Final = answers(UsagePage)
 _USAGE["responses"][404] = document_problem(404)  # no user has the given name
+_IMPORTED: Final = answers(CreatedChat, status=201)
+_IMPORTED["responses"][404] = document_problem(404)  # the user has no such file
 _MEDIA_TYPES: Final = {"json": JSON, "md": "text/markdown; charset=utf-8"}
 _FILE: Final = {JSON: {"schema": {"$ref": "#/components/schemas/ChatFile"}}}
 _EXPORTED: Final = {"description": "The file.", "content": {**_FILE, "text/markdown": {"schema": {"type": "string"}}}}
@@ -60,7 +62,7 @@ async def export_chat(chat_id: str, service: Reads, format: ExportFormat = "json
 
 @router.post(
     "/chats/import",
-    **answers(CreatedChat, status=201),
+    **_IMPORTED,
     openapi_extra={"requestBody": {"required": True, "content": _FILE}},
 )
 async def import_chat(request: Request, service: Writes) -> Response:

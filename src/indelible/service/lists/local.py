@@ -6,6 +6,7 @@ transaction. `request` is set for a request that may be repeated.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime
@@ -125,7 +126,7 @@ class LocalLists:
         return msgspec.json.format(encode(file), indent=1)
 
     async def import_chat(self, content: bytes) -> CreatedChat:
-        file = self._check_file(parse_file(content))
+        file = self._check_file(await asyncio.to_thread(parse_file, content))
         write = partial(self._lists.import_chat, file, owner_id=await self._get_user_id())
         return await perform_once(self._request, write, describe_copy, CreatedChat)
 

@@ -1,8 +1,8 @@
 """A chat as Markdown, for people: the active branch, as they see it. Pure.
 
-Text is written as it is, because models write Markdown. Tool calls and their results are fenced, with a fence longer
-than any in them; reasoning and what only a model sees is left out. It cannot be imported; JSON can
-(store/lists/transfer.py).
+Text is written as it is, because models write Markdown. Titles and other names are one line, whatever they hold, so
+that none can pretend to be a message. Tool calls and their results are fenced, with a fence longer than any in them;
+reasoning and what only a model sees is left out. It cannot be imported; JSON can (store/lists/transfer.py).
 
 Must stay true (tests/service/test_list_service.py): everything that people see of the active branch is in it, in order.
 """
@@ -21,7 +21,10 @@ _FENCES: Final = re.compile(r"`{3,}")
 
 
 def write_markdown(file: ChatFile) -> str:
-    written = [f"# {file.title or 'Untitled'}", *(part for message in list_path(file) for part in _write(message))]
+    written = [
+        f"# {_name(file.title) or 'Untitled'}",
+        *(part for message in list_path(file) for part in _write(message)),
+    ]
     return "\n\n".join(written) + "\n"
 
 
@@ -41,7 +44,7 @@ def _write(message: FileMessage) -> Iterator[str]:
     if not parts:
         return
     if message.role != "tool":
-        model = f" ({message.model})" if message.role == "assistant" and message.model else ""
+        model = f" ({_name(message.model)})" if message.role == "assistant" and message.model else ""
         yield f"## {_SPEAKERS[message.role]}{model}"
     yield from parts
     if message.partial:
@@ -53,16 +56,20 @@ def _write_block(block: Block) -> str:
         case Text():
             return block.text.strip()
         case ToolCall():
-            return f"**Tool call:** {block.name}\n\n{_fence(block.arguments, 'json')}"
+            return f"**Tool call:** {_name(block.name)}\n\n{_fence(block.arguments, 'json')}"
         case ToolResult():
             output = block.output if isinstance(block.output, str) else str(block.output)
-            return f"**{'Error' if block.is_error else 'Result'}:** {block.name}\n\n{_fence(output)}"
+            return f"**{'Error' if block.is_error else 'Result'}:** {_name(block.name)}\n\n{_fence(output)}"
         case File():
-            return f"**File:** {block.name or block.media_type}"
+            return f"**File:** {_name(block.name or block.media_type)}"
         case Source():
-            return f"**Source:** {block.title or block.url or block.id}"
+            return f"**Source:** {_name(block.title or block.url or block.id)}"
         case _:
             return ""
+
+
+def _name(text: str | None) -> str:
+    return " ".join((text or "").split())
 
 
 def _fence(text: str, language: str = "") -> str:

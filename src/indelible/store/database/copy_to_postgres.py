@@ -5,16 +5,19 @@ too; a table that the schema does not know stops the copy, because leaving it be
 is derived and has another form on each database, as a search index has, is rebuilt by the target's workers.
 
 Everything happens in one transaction of the target: each table is one COPY, so that rows may refer to later rows of
-their own table, and after the last one every table is read back and compared, by the number of its rows and by a hash
-over every value. Only then is it committed. A copy that fails or is killed leaves the target empty; repeat it.
+their own table. The references that form a circle (a chat to its last message, a turn to its question) are checked
+after the last table: they are deferred within the transaction, and at its end exactly as before. Then every table is
+read back and compared, by the number of its rows and by a hash over every value. Only then is it committed. A copy
+that fails or is killed leaves the target empty; repeat it.
 The hash of a table is the sum of its rows' SHA-256, so it does not depend on their order, which the databases' text
 collations may not agree on.
 
 The source is locked against servers and workers and read in one snapshot: nothing is written behind the copy's back. It
 is not changed; delete it when you have seen the new one work.
 
-Must stay true (tests/store/test_copy.py): every table of the schema arrives complete, whatever characters and bytes it
-holds; a target that is not empty and a difference are refused, with nothing written.
+Must stay true (tests/store/test_copy.py, tests/app/test_copied_conversations.py): every table of the schema arrives
+complete, whatever characters and bytes it holds, and conversations continue; a target that is not empty and a
+difference are refused, with nothing written.
 """
 
 from __future__ import annotations
@@ -33,14 +36,14 @@ from sqlalchemy import Table
 from sqlalchemy.dialects import sqlite
 
 from indelible.store.database.address import Address, describe, parse_address
-from indelible.store.database.errors import DatabaseUnusable, translate_error
+from indelible.store.database.errors import DatabaseUnusable, is_about_data, translate_error
 from indelible.store.database.migrate import HEAD, VERSION_TABLE, load_revision
 from indelible.store.database.migrations.runner import upgrade  # importing it completes `metadata`
 from indelible.store.database.open import open_database
 from indelible.store.database.postgres import connect
 from indelible.store.database.sqlite.file_lock import exclusive_file_lock
 from indelible.store.database.tables.chats import metadata
-from indelible.store.database.transaction import Transaction, to_utc
+from indelible.store.database.transaction import Transaction, to_time
 
 CHUNK_ROWS: Final = 500
 _TIMEOUT_S: Final = 24 * 3600.0
@@ -69,7 +72,7 @@ class _Digest:
         self._sum = 0
 
     def add(self, row: Sequence[Any]) -> None:
-        normal = [to_utc(value) if isinstance(value, datetime) else value for value in row]
+        normal = [to_time(value) if isinstance(value, datetime) else value for value in row]
         self.rows += 1
         self._sum += int.from_bytes(hashlib.sha256(_encode_row(normal)).digest())
 
@@ -93,6 +96,12 @@ async def copy_database(
             finally:
                 writer.terminate()  # at once, if it was not closed
         except Exception as error:
+            if is_about_data(error):
+                reason = str(error).partition("\n")[0]
+                raise DatabaseUnusable(
+                    f"{origin} can't be copied, because PostgreSQL refuses a row: {reason}. "
+                    "Nothing was written. Restore the file from a backup, or report this."
+                ) from error
             raise translate_error(error, describe(goal)) from error
     return copied
 
@@ -174,12 +183,17 @@ async def _copy_all(reader: sqlite3.Connection, writer: Any, goal: Address, on_p
     copied: list[CopiedTable] = []
     async with writer.transaction():
         await writer.execute("SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0")
+        for name, reference in _list_circular_references():
+            await writer.execute(f"ALTER TABLE {name} ALTER CONSTRAINT {reference} DEFERRABLE INITIALLY DEFERRED")
         for table in _list_tables():
             digest = _Digest()
             rows = _read_rows(reader, table, digest, on_progress)
             columns = [column.name for column in _list_columns(table)]
             await writer.copy_records_to_table(table.name, records=rows, columns=columns, timeout=_TIMEOUT_S)
             copied.append(digest.make(table.name))
+        await writer.execute("SET CONSTRAINTS ALL IMMEDIATE", timeout=_TIMEOUT_S)
+        for name, reference in _list_circular_references():
+            await writer.execute(f"ALTER TABLE {name} ALTER CONSTRAINT {reference} NOT DEFERRABLE")
         for table, expected in zip(_list_tables(), copied, strict=True):
             found = await _read_back(writer, table)
             if found != expected:
@@ -194,8 +208,18 @@ async def _copy_all(reader: sqlite3.Connection, writer: Any, goal: Address, on_p
 
 
 def _list_tables() -> list[Table]:
-    """Those that are copied, each after the tables that it refers to."""
+    """Those that are copied, each after the tables that it refers to, but for circular references."""
     return [table for table in metadata.sorted_tables if table.name not in DERIVED]
+
+
+def _list_circular_references() -> list[tuple[str, Any]]:
+    """The tables with a reference to a table that needs them first, and its name."""
+    return [
+        (table.name, reference.name)
+        for table in metadata.sorted_tables
+        for reference in table.foreign_key_constraints
+        if reference.use_alter
+    ]
 
 
 def _list_columns(table: Table) -> list[Any]:

@@ -118,10 +118,12 @@ def to_time(value: str | datetime) -> datetime: ...
 @overload
 def to_time(value: str | datetime | None) -> datetime | None: ...
 def to_time(value: str | datetime | None) -> datetime | None:
-    """A time read from a row."""
+    """A time read from a row. Infinity comes from asyncpg as the end of the calendar, without a zone."""
     if value is None:
         return None
-    return datetime.fromisoformat(value) if isinstance(value, str) else to_utc(value)
+    if isinstance(value, str):
+        return datetime.fromisoformat(value)
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 def clean_label(value: str) -> str:

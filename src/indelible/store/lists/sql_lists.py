@@ -6,6 +6,7 @@ may be repeated takes `once`, as the store's own writes do.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import date, datetime
 from functools import partial
@@ -124,7 +125,9 @@ class SqlLists:
 
     async def import_chat(self, file: ChatFile, *, owner_id: str, once: Once | None = None) -> Outcome:
         check_payload(transfer.make_patch(file), self._store.limits)
-        work = partial(self._import, file=file, new_chat_id=new_id("chat"), owner_id=owner_id)
+        chat_id = new_id("chat")
+        rows = await asyncio.to_thread(transfer.make_rows, file, chat_id)  # a large one would hold up everybody
+        work = partial(self._import, file=file, rows=rows, new_chat_id=chat_id, owner_id=owner_id)
         return await self._store.commit(work, once=once, slow=True)
 
     async def _import(self, transaction: Transaction, *, new_chat_id: str, **given: Any) -> Outcome:

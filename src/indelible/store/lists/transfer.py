@@ -14,16 +14,29 @@ the export; every rule of the tables is checked before anything is written.
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import MAXYEAR, MINYEAR, datetime
 from typing import Any, Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
-from indelible.content import Block, PartialReason, Role, ToolSpec, Usage, Visibility, decode_blocks, encode
-from indelible.errors import ChatNotFound, Invalid
+from indelible.content import (
+    Block,
+    File,
+    PartialReason,
+    Role,
+    ToolResult,
+    ToolSpec,
+    Usage,
+    Visibility,
+    decode_blocks,
+    encode,
+)
+from indelible.errors import ChatNotFound, Invalid, NotFound
 from indelible.ids import new_id
 from indelible.machine.states import Status
-from indelible.store.commands.apply.files import use_known_files
+from indelible.store.commands.apply.files import use_files
 from indelible.store.commands.fork import insert_copies
 from indelible.store.database.transaction import Transaction, to_time, to_utc
 from indelible.store.payloads import ChatPatch, Timings
@@ -31,7 +44,7 @@ from indelible.store.protocol import Outcome
 
 FORMAT: Final = "indelible.chat"
 VERSION: Final = 1
-MAX_MESSAGES: Final = 50_000
+MAX_MESSAGES: Final = 100_000
 _MOST: Final = 2**46
 """The most tokens, and billionths of a dollar, in one message. The sum over `MAX_MESSAGES` messages still fits."""
 _CHAT: Final = """
@@ -43,6 +56,9 @@ _MESSAGES: Final = """
         timings, created_at, error
     FROM messages WHERE chat_id = $1 ORDER BY created_at, id
     """
+
+
+_USED: Final = "SELECT file_id FROM file_uses WHERE chat_id = $1"
 
 
 class FileMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,6 +111,7 @@ async def export_chat(transaction: Transaction, chat_id: str, now: datetime) -> 
     rows = await transaction.all(_MESSAGES, chat_id)
     names = {row["id"]: f"m{number}" for number, row in enumerate(_put_parents_first(rows), 1)}
     ordered = sorted(rows, key=lambda row: int(names[row["id"]][1:]))
+    used = {row["file_id"] for row in await transaction.all(_USED, chat_id)}
     return ChatFile(
         format="indelible.chat",
         version=VERSION,
@@ -108,7 +125,7 @@ async def export_chat(transaction: Transaction, chat_id: str, now: datetime) -> 
         labels=_decode(chat["labels"]) or [],
         created_at=to_time(chat["created_at"]),
         head=names.get(chat["head_id"]),
-        messages=[_to_file(row, names) for row in ordered],
+        messages=[_to_file(row, names, used) for row in ordered],
     )
 
 
@@ -132,12 +149,12 @@ def _put_parents_first(rows: list[Any]) -> list[Any]:
     return waiting
 
 
-def _to_file(row: Any, names: dict[str, str]) -> FileMessage:
+def _to_file(row: Any, names: dict[str, str], used: set[str]) -> FileMessage:
     return FileMessage(
         id=names[row["id"]],
         parent_id=names.get(row["parent_id"]),
         role=row["role"],
-        blocks=decode_blocks(row["blocks"]),
+        blocks=[_forget_gone(block, used) for block in decode_blocks(row["blocks"])],
         visibility=row["visibility"],
         partial=bool(row["partial"]),
         reason=row["reason"],
@@ -150,6 +167,17 @@ def _to_file(row: Any, names: dict[str, str]) -> FileMessage:
         error=_decode(row["error"]),
         created_at=to_time(row["created_at"]),
     )
+
+
+def _forget_gone(block: Block, used: set[str]) -> Block:
+    """The block without the ids of files that are not there any more. They would keep the file from being imported."""
+    if isinstance(block, ToolResult) and block.files:
+        return replace(block, files=[_forget_id(file, used) for file in block.files])
+    return _forget_id(block, used) if isinstance(block, File) else block
+
+
+def _forget_id(file: File, used: set[str]) -> File:
+    return file if file.file_id is None or file.file_id in used else replace(file, file_id=None)
 
 
 def _decode(value: bytes | None) -> Any:
@@ -185,7 +213,7 @@ def _check(file: ChatFile) -> None:
         seen.add(message.id)
     if file.head is not None and file.head not in seen:
         raise Invalid("head: no message of the file has this id.")
-    to_utc(_check_time(file.created_at, "created_at"))
+    _check_time(file.created_at, "created_at")
 
 
 def _find_mistake(message: FileMessage, seen: set[str]) -> str | None:
@@ -209,11 +237,14 @@ def _is_count(number: int) -> bool:
     return 0 <= number <= _MOST
 
 
-def _check_time(moment: datetime, name: str) -> datetime:
+def _check_time(moment: datetime, name: str) -> None:
+    """The driver of PostgreSQL stores the first and the last moment of the calendar as infinity."""
     try:
-        return to_utc(moment)
+        has_place = MINYEAR < to_utc(moment).year < MAXYEAR
     except (ValueError, OverflowError):
-        raise Invalid(f"{name}: a time needs a zone and a calendar that has it.") from None
+        has_place = False
+    if not has_place:
+        raise Invalid(f"{name}: a time needs a zone and a year from {MINYEAR + 1} to {MAXYEAR - 1}.")
 
 
 def make_patch(file: ChatFile) -> ChatPatch:
@@ -228,11 +259,18 @@ def make_patch(file: ChatFile) -> ChatPatch:
     )
 
 
-async def import_chat(transaction: Transaction, file: ChatFile, *, new_chat_id: str, owner_id: str) -> Outcome:
-    """Write the chat of a file as a new one of this user. It is idle."""
-    now = await transaction.now()
+def make_rows(file: ChatFile, chat_id: str) -> dict[str, dict[str, Any]]:
+    """The rows of the messages in a new chat, by the messages' ids in the file."""
     names = {message.id: new_id("message") for message in file.messages}
-    copies = [_to_row(message, names, new_chat_id) for message in file.messages]
+    return {message.id: _to_row(message, names, chat_id) for message in file.messages}
+
+
+async def import_chat(
+    transaction: Transaction, file: ChatFile, rows: Mapping[str, dict[str, Any]], *, new_chat_id: str, owner_id: str
+) -> Outcome:
+    """Write the chat of a file, with these rows of its messages, as a new one of this user. It is idle."""
+    now = await transaction.now()
+    copies = list(rows.values())
     chat = {
         "id": new_chat_id,
         "owner_id": owner_id,
@@ -247,10 +285,21 @@ async def import_chat(transaction: Transaction, file: ChatFile, *, new_chat_id: 
         "created_at": to_utc(file.created_at),
         "updated_at": now,
     }
-    head_id = names.get(file.head or "")
+    head_id = None if file.head is None else rows[file.head]["id"]
     seq = await insert_copies(transaction, chat, copies, head_id=head_id, now=now)
-    await use_known_files(transaction, new_chat_id, owner_id, (copy["blocks"] for copy in copies))
+    await _use_files(transaction, new_chat_id, owner_id, file)
     return Outcome(chat_id=new_chat_id, effective=True, status=Status.IDLE, seq=seq, epoch=0)
+
+
+async def _use_files(transaction: Transaction, chat_id: str, owner_id: str, file: ChatFile) -> None:
+    blocks = [block for message in file.messages for block in message.blocks]
+    try:
+        await use_files(transaction, chat_id, owner_id, blocks)
+    except NotFound:
+        raise NotFound(
+            "File not found: the chat names a file that you do not have here. Import its archive, which has its files "
+            "(indelible chats export --files), or upload the file and name its new id."
+        ) from None
 
 
 def _to_row(message: FileMessage, names: dict[str, str], chat_id: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Files in messages: a message names a file by its id, and the chat then uses the file.
 
+The same holds for the messages of a conversation that is brought along: an import, or the history of a compatible API.
 The transaction that accepts a message locks the rows of its files, checks that they are ready and belong to the chat's
 owner, and records the use. So a file cannot be swept or deleted between the upload and the message, and nobody can send
 a file of another user. Name, type and size in the message come from the file's row, not from the client.
@@ -72,15 +73,6 @@ async def use_files(transaction: Transaction, chat_id: str, owner_id: str, block
     await transaction.many(_USE, [(chat_id, file_id) for file_id in sorted(known)])
     await transaction.run(_KEEP, sorted(known))
     return [_describe(block, known) for block in blocks]
-
-
-async def use_known_files(transaction: Transaction, chat_id: str, owner_id: str, stored: Iterable[bytes]) -> None:
-    """Record which of this owner's files an imported chat uses. An import gives access to no other file."""
-    named = find_file_ids([block for blocks in stored if _MARK in blocks for block in decode_blocks(blocks)])
-    if named:
-        known = [row["id"] for row in await transaction.all(_LOCK, sorted(filter(is_id, named)), owner_id)]
-        await transaction.many(_USE, [(chat_id, file_id) for file_id in known])
-        await transaction.run(_KEEP, known)
 
 
 async def use_result_files(transaction: Transaction, chat_id: str, result: ToolResult) -> None:

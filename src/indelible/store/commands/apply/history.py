@@ -72,9 +72,15 @@ async def put(
 
 
 async def add_history(change: ChatChange, new: NewChat) -> None:
-    """The conversation that a new chat begins with."""
+    """The conversation that a new chat begins with. The files of all of it are locked at once, in their order."""
+    brought = (*new.history, *new.progress)
+    await _use_files(change, [*new.blocks, *(block for message in brought for block in message.blocks)])
     for message in new.history:
-        await put(change, message)
+        await put(change, replace(message, blocks=await _use_files(change, message.blocks)))
+
+
+async def _use_files(change: ChatChange, blocks: list[Block]) -> list[Block]:
+    return await use_files(change.transaction, change.chat_id, change.owner_id, blocks)
 
 
 async def add_message(change: ChatChange, effect: effects.AddMessage) -> None:
@@ -82,9 +88,9 @@ async def add_message(change: ChatChange, effect: effects.AddMessage) -> None:
     model = new.model
     if model is None and effect.replaces_id is not None:
         model = await load_model(change, effect.replaces_id)
-    await put_user(change, await use_files(change.transaction, change.chat_id, change.owner_id, new.blocks), model)
+    await put_user(change, await _use_files(change, new.blocks), model)
     for message in new.progress if isinstance(new, NewChat) else ():
-        await put(change, message)
+        await put(change, replace(message, blocks=await _use_files(change, message.blocks)))
     if change.snapshot.head_id is None and not change.has_title and new.suggested_title is not None:
         change.changes |= {"title": new.suggested_title, "title_is_provisional": True}
         change.emit("chat", title=new.suggested_title)

@@ -5,7 +5,9 @@ commit would succeed, and all of it would be lost with the process. So the write
 those that it opened, before it begins and before it answers, and readers do so a few times a second. A file that comes
 back (renamed and renamed back) is used again. Another file in its place is not: only a restart opens it, with its lock.
 
-A new file is readable by its owner alone. A device or a pipe is refused before a lock is created beside it.
+A new file is readable by its owner alone. A device or a pipe is refused before a lock is created beside it. So is a
+file with a second name (a hard link): log and lock are beside the name by which it was opened, so two processes would
+each have a log of their own and damage the file.
 
 A file whose bytes are overwritten in place (`cp` onto it) is still the same file, and SQLite itself reports the damage.
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -28,13 +31,20 @@ _Identity = tuple[int, int]
 
 
 def refuse_special_file(path: Path) -> None:
-    """Raises `DatabaseUnusable` for a device, a pipe or a socket: SQLite would report an error of the disk."""
+    """Raises `DatabaseUnusable` for a device, a pipe or a socket, and for a file that has a second name."""
     try:
-        is_special = path.exists() and not path.is_file() and not path.is_dir()
-    except OSError:
-        return  # whoever opens it explains it
-    if is_special:
+        found = path.stat()
+    except (OSError, ValueError):
+        return  # it is new, or whoever opens it explains it
+    if stat.S_ISDIR(found.st_mode):
+        return
+    if not stat.S_ISREG(found.st_mode):
         raise DatabaseUnusable(f"{path} is not a regular file. Choose another file.")
+    if found.st_nlink > 1:
+        raise DatabaseUnusable(
+            f"{path} has {found.st_nlink} names (hard links), and SQLite's log is beside one of them: using another "
+            f"would damage the database. Remove the others; find / -xdev -samefile {path} lists them."
+        )
 
 
 class SqliteFile:

@@ -106,6 +106,12 @@ def find_holder(database: str | Path) -> DatabaseInUse | None:
         return holder
 
 
+def is_held_elsewhere(database: str | Path) -> bool:
+    """Whether another process holds the file."""
+    path = parse_address(database).path.resolve()
+    return _held.get(path) != os.getpid() and find_holder(database) is not None
+
+
 def _name_lock(path: Path) -> Path:
     return path.with_name(f"{path.name}.lock")
 
