@@ -8,7 +8,8 @@ import pytest
 from tests.server.logging_in import bearer
 from tests.support.app_harness import AppHarness
 
-from indelible.server.access.authentication import COOKIE, GUESSES
+from indelible.server.access.authentication import COOKIE
+from indelible.server.access.guesses import GUESSES
 
 TOKEN = "the-first-admins-token"  # noqa: S105  (nobody's)
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)

@@ -41,6 +41,31 @@ def test_a_forwarded_address_counts_from_a_trusted_proxy_alone(
     assert through is (scheme == "https")
 
 
+@pytest.mark.parametrize(
+    ("lines", "client"),
+    [
+        (["1.1.1.1", "203.0.113.9"], "203.0.113.9"),  # the client's own line, and the proxy's
+        (["1.1.1.1", "203.0.113.9, 10.0.0.2", "10.0.0.3"], "203.0.113.9"),
+        (["1.1.1.1", "unknown"], "10.0.0.1"),
+        (["1.1.1.1", "unknown, 10.0.0.2"], "10.0.0.2"),
+        (["x" * 60_000], "10.0.0.1"),
+        (["203.0.113.9:4711"], "203.0.113.9"),
+        (["[2001:db8::1]:4711"], "2001:db8::1"),
+        (["2001:DB8:0::1"], "2001:db8::1"),
+        (["::ffff:203.0.113.9"], "203.0.113.9"),
+        (["", " , "], "10.0.0.1"),
+    ],
+)
+def test_all_lines_of_forwarded_addresses_are_one_list_read_from_the_right(
+    migrated: str, lines: list[str], client: str
+) -> None:
+    scope: dict[str, Any] = {"client": ("10.0.0.1", 1), "scheme": "http"}
+    raw = [(b"x-forwarded-for", line.encode()) for line in lines]
+    raw += [(b"x-forwarded-proto", b"http"), (b"x-forwarded-proto", b"https")]
+    Proxies(["10.0.0.0/8"]).resolve(scope, Headers(raw=raw))
+    assert (scope["client"][0], scope["scheme"]) == (client, "https")
+
+
 def test_what_is_no_network_is_refused_at_the_start(migrated: str) -> None:
     with pytest.raises(Invalid, match=r"trusted_proxies: 'proxy' is neither"):
         Proxies(["proxy"])

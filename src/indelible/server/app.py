@@ -147,7 +147,6 @@ class Server:
         self._clock = clock or SystemClock()
         limited = BodyLimits(self._make_application())
         access = AccessMiddleware(limited, settings, find_state=lambda: self.server_state)
-        self._proxies = access.proxies
         self.application: ASGIApp = HeadRequests(
             OpenAIErrors(access, base_path=normalize_base_path(settings.base_path))
         )
@@ -235,7 +234,6 @@ class Server:
                     settings=self.settings,
                     metrics=metrics,
                     pace=self.pace,
-                    proxies=self._proxies,
                     client_tools=frozenset(name_of(tool) for tool in self._client_tools),
                 )
                 application.state.server_state = self.server_state

@@ -64,7 +64,7 @@ class AccessMiddleware:
         self._find_state = find_state
         self._base_path = normalize_base_path(settings.base_path)
         self._browser = BrowserChecks(settings)
-        self.proxies = Proxies(settings.trusted_proxies)
+        self._proxies = Proxies(settings.trusted_proxies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -72,7 +72,7 @@ class AccessMiddleware:
             return
         headers = Headers(scope=scope)
         path = split_path(scope, self._base_path)
-        through_proxy = self.proxies.resolve(scope, headers)
+        through_proxy = self._proxies.resolve(scope, headers)
         cors = self._browser.list_cors_headers(headers)
         if cors or not (path.startswith("/api/v1/chats/") and path.endswith("/events")):  # a feed has its own
             send = add_headers(send, cors)

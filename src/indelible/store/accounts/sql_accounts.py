@@ -159,9 +159,11 @@ class SqlAccounts:
 
     async def open_session(self, token: str, *, expires_at: datetime) -> tuple[Credential, str] | None:
         secret, now = new_secret("session"), self._clock.now()
+        sql = f"{_FOUND}, c.single_use {_VALID['token']} AND c.hash = $1"
+        if await load_one(self._database, sql, hash_secret(token), now) is None:
+            return None  # a wrong token costs no more than a read
 
         async def open_one(transaction: Transaction) -> Credential | None:
-            sql = f"{_FOUND}, c.single_use {_VALID['token']} AND c.hash = $1"
             row = await transaction.one(sql, hash_secret(token), now)
             if row is None:
                 return None
