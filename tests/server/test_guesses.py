@@ -73,7 +73,7 @@ async def find_ada() -> str | None:
     return "ada"
 
 
-def find_if(is_right: bool) -> Callable[[], Awaitable[str | None]]:  # noqa: FBT001
+def find_if(is_right: bool) -> Callable[[], Awaitable[str | None]]:
     return find_ada if is_right else find_nothing
 
 

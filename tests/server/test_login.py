@@ -65,7 +65,7 @@ async def test_a_session_of_the_first_token_ends_when_the_setting_changes(harnes
 
 async def test_the_printed_link_logs_in_once(harness: AppHarness) -> None:
     server = await harness.start_server(worker=False, token=TOKEN)
-    path = await offer_login(server.app, base_path="")
+    path = await offer_login(server.app.accounts, clock=server.app.clock)
     token = path.partition("#token=")[2]
     async with server.request("GET", "/models", headers=bearer(token)) as response:
         assert response.status == 401  # it opens a session, and nothing else
@@ -112,6 +112,21 @@ async def test_an_admin_manages_users_and_not_themselves(harness: AppHarness) ->
         assert (await response.json())["disabled"] is True
     async with server.request("GET", "/models", headers=bearer(hers)) as response:
         assert response.status == 401
+
+
+async def test_the_first_admin_is_not_disabled_or_demoted_by_a_request_that_could_not_hold(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN)
+    grace = await server.app.accounts.add_user("grace", role="admin")
+    _, hers = await server.app.accounts.create_token(grace.id, label="", scopes=["read", "admin"])
+    for change in ({"disabled": True}, {"role": "user"}, {"role": "user", "disabled": False}):
+        async with server.request("PATCH", "/users/local", json=change, headers=bearer(hers)) as response:
+            assert "first admin" in (await read_problem(response))["detail"], change
+    found = await server.app.accounts.find_user("local")
+    assert found is not None
+    assert (found.role, found.disabled) == ("admin", False)
+    for change in ({"disabled": False}, {"role": "admin"}):
+        async with server.request("PATCH", "/users/local", json=change, headers=bearer(hers)) as response:
+            assert response.status == 200, change
 
 
 async def test_a_body_of_nothing_but_unknown_fields_is_refused_before_they_are_read(harness: AppHarness) -> None:

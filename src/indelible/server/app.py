@@ -118,7 +118,8 @@ class Server:
     """The application, and what its process needs to know about it.
 
     `server_state` exists while it runs. `failure` is what kept it from starting, or ended it. With `offers_login`, and
-    if a login is needed, `login_path` logs the first admin in, once and within the hour.
+    if a login is needed, `login_path` logs the first admin in, once and within the hour: for who started it, and nobody
+    else may read it.
     """
 
     def __init__(
@@ -237,9 +238,10 @@ class Server:
                     client_tools=frozenset(name_of(tool) for tool in self._client_tools),
                 )
                 application.state.server_state = self.server_state
-                await ensure_first_admin(app)
-                if self._offers_login and self.server_state.authenticator.needs_login:
-                    self.login_path = await offer_login(app, base_path=self.server_state.base_path)
+                first = await ensure_first_admin(app.accounts)
+                if self._offers_login and self.server_state.authenticator.needs_login and not first.disabled:
+                    path = await offer_login(app.accounts, clock=app.clock)
+                    self.login_path = f"{self.server_state.base_path}{path}"
                 watching = asyncio.create_task(self.server_state.revocation.run(), name="revocation")
                 self.server_state.is_ready = True
                 try:

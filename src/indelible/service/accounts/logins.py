@@ -21,6 +21,8 @@ from indelible.service.accounts.results import CreatedToken, TokenPage, UserInfo
 from indelible.store.accounts.protocol import ALL_SCOPES, Account, AccountStore
 from indelible.store.database.tables.enumerations import Scope, UserRole
 
+FIRST_ADMIN: Final = "local"
+"""The user whose chats a server without a login serves, and whose token the setting `token` is."""
 MAX_TOKEN_LABEL: Final = 200
 """The longest label of a token, in characters."""
 
@@ -65,6 +67,7 @@ class AccountService:
 
     async def update_user(self, name: str, *, role: UserRole | None, disabled: bool | None) -> UserInfo:
         self._identity.check_admin()
+        check_change(name, role=role, disabled=disabled)
         if name == self._identity.user and (disabled or role == "user"):
             raise Invalid("You can't disable or demote yourself. Ask another admin, or use `indelible user`.")
         return _show_user(await self._accounts.update_user(name, role=role, disabled=disabled))
@@ -76,6 +79,15 @@ def check_token(label: str, scopes: Sequence[str]) -> None:
         raise Invalid(f"The label is too long (limit {MAX_TOKEN_LABEL} characters).")
     if not scopes or len(set(scopes)) != len(scopes) or not set(scopes) <= set(ALL_SCOPES):
         raise Invalid("A token needs one or more of the scopes read, write and admin, each once.")
+
+
+def check_change(name: str, *, role: UserRole | None = None, disabled: bool | None = None) -> None:
+    """Raises `Invalid` for a change that would have no effect: the settings say what the first admin may do."""
+    if name == FIRST_ADMIN and (disabled or role == "user"):
+        raise Invalid(
+            f"{FIRST_ADMIN} is the first admin, and can't be disabled or demoted: it may log in with the setting `token`. "
+            "Remove that setting, and revoke the tokens of this user, to keep everybody out."
+        )
 
 
 def _show_user(account: Account) -> UserInfo:
