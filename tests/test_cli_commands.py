@@ -112,6 +112,7 @@ def test_a_link_on_demand_logs_the_first_admin_in_once_at_the_server_that_runs()
 
 def test_the_first_admin_is_not_disabled_or_demoted_by_a_command_that_could_not_hold() -> None:
     run_indelible("migrate")
+    run_indelible("user", "add", "local", "--role", "admin")
     for command in (("disable", "local"), ("role", "local", "user")):
         done = run_indelible("user", *command)
         assert (done.returncode, done.stdout) == (1, "")

@@ -85,8 +85,8 @@ def check_change(name: str, *, role: UserRole | None = None, disabled: bool | No
     """Raises `Invalid` for a change that would have no effect: the settings say what the first admin may do."""
     if name == FIRST_ADMIN and (disabled or role == "user"):
         raise Invalid(
-            f"{FIRST_ADMIN} is the first admin, and can't be disabled or demoted: it may log in with the setting `token`. "
-            "Remove that setting, and revoke the tokens of this user, to keep everybody out."
+            f"{FIRST_ADMIN} is the first admin, and can't be disabled or demoted. "
+            "To keep everybody out of it, remove the setting `token` and revoke the tokens of this user."
         )
 
 
