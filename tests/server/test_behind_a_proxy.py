@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http.cookies import SimpleCookie
 from typing import Any
 
 import pytest
@@ -129,11 +130,33 @@ async def test_a_user_header_that_comes_twice_names_nobody(harness: AppHarness) 
         assert response.status == 401
 
 
-async def test_over_https_the_cookie_is_secure(harness: AppHarness) -> None:
-    server = await harness.start_server(worker=False, token=TOKEN, trusted_proxies=["127.0.0.1"])
-    headers = {"X-Forwarded-Proto": "https"}
+@pytest.mark.parametrize(
+    ("base", "name", "path"), [("", "__Host-indelible_session", "/"), ("/chat", "__Secure-indelible_session", "/chat")]
+)
+async def test_over_https_only_a_cookie_counts_that_nobody_else_can_set(
+    harness: AppHarness, base: str, name: str, path: str
+) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN, trusted_proxies=["127.0.0.1"], base_path=base)
+    headers = {"X-Forwarded-Proto": "https", "Sec-Fetch-Site": "same-origin"}
     async with server.request("POST", "/session", json={"token": TOKEN}, headers=headers) as response:
-        assert "Secure" in response.headers["Set-Cookie"]
+        (cookie,) = SimpleCookie(response.headers["Set-Cookie"]).values()
+    assert (cookie.key, cookie["path"], cookie["secure"], cookie["httponly"]) == (name, path, True, True)
+    assert (cookie["samesite"], cookie["domain"]) == ("strict", "")
+    for given, proto, status in (
+        (name, "https", 200),
+        (COOKIE, "https", 401),
+        ("__Host-indelible_session" if base else "__Secure-indelible_session", "https", 401),
+        (name, "http", 401),
+        (COOKIE, "http", 200),
+    ):
+        sent = {**headers, "X-Forwarded-Proto": proto, "Cookie": f"theme=dark; {given}={cookie.value}; x=1"}
+        async with server.request("GET", "/models", headers=sent) as response:
+            assert response.status == status, (given, proto)
+    async with server.request(
+        "DELETE", "/session", headers={**headers, "Cookie": f"{name}={cookie.value}"}
+    ) as response:
+        (cleared,) = SimpleCookie(response.headers["Set-Cookie"]).values()
+        assert (cleared.key, cleared.value, cleared["path"], cleared["max-age"]) == (name, "", path, "0")
 
 
 async def test_only_listed_names_and_origins_are_answered(harness: AppHarness) -> None:

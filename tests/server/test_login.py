@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
+from datetime import datetime, timedelta
 from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import Any
@@ -96,6 +96,40 @@ async def test_a_token_gives_no_more_than_its_maker_has(harness: AppHarness) -> 
         assert response.status == 204
     async with server.request("GET", "/models", headers=bearer(made["token"])) as response:
         assert response.status == 401
+
+
+async def test_a_token_ends_no_later_than_the_one_that_it_was_made_with(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN)
+    accounts, now = server.app.accounts, server.app.clock.now()
+    ada, end = await accounts.add_user("ada"), now + timedelta(hours=1)
+    _, brief = await accounts.create_token(ada.id, label="", scopes=["read", "admin"], expires_at=end)
+    endless = await accounts.add_session(
+        ada.id, method="oidc", scopes=["read", "admin"], expires_at=now + timedelta(minutes=1)
+    )
+    opened = await accounts.open_session(brief, expires_at=now + timedelta(days=9))
+    assert opened is not None
+    own = {"Sec-Fetch-Site": "same-origin"}
+    makers: list[dict[str, Any]] = [
+        {"headers": bearer(brief)},
+        {"headers": own, "cookies": {COOKIE: opened[1]}},
+        {"headers": own, "cookies": {COOKIE: endless}},
+    ]
+    ends: list[list[datetime | None]] = []
+    for maker in makers:
+        ends.append([])
+        for wanted in ({}, {"expires_in_s": 86400}, {"expires_in_s": 60}):
+            body = {"scopes": ["read", "admin"], **wanted}
+            async with server.request("POST", "/tokens", json=body, **maker) as response:
+                made = await response.json()
+                expires_at = made["expires_at"]
+                ends[-1].append(None if expires_at is None else datetime.fromisoformat(expires_at))
+    for limited in ends[:2]:
+        assert limited[:2] == [end, end]
+        assert limited[2] is not None
+        assert limited[2] < end
+    assert ends[2][0] is None
+    assert ends[2][1] is not None
+    assert ends[2][1] > end
 
 
 async def test_an_admin_manages_users_and_not_themselves(harness: AppHarness) -> None:

@@ -165,6 +165,7 @@ class Server:
             lifespan=self._live,
             docs_url=None,  # `show_docs` serves it: FastAPI's own page loads scripts from another site
             redoc_url=None,
+            redirect_slashes=False,  # it would redirect to whatever name the client has sent as `Host`
         )
         # The routes of every turn come first: a request is compared with one route after the other.
         every = (chats, feed, messages, queue, turns, debug, lists, files, session, tokens, users, shares, shared_links)

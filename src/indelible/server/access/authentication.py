@@ -42,6 +42,7 @@ from indelible.store.accounts.protocol import CredentialKey
 from indelible.store.accounts.secrets import hash_secret
 
 COOKIE: Final = "indelible_session"
+"""The session's cookie on plain http; see `name_cookie`."""
 REMEMBERED_S: Final = 2.0
 _MAX_REMEMBERED: Final = 10_000
 _GUESSABLE: Final = 20
@@ -89,7 +90,7 @@ class Authenticator:
             return await self._find_bearer(given) or self._local
         if given is not None:
             return await self._find_bearer(given, find_address(scope))
-        cookie = read_cookie(headers)
+        cookie = read_cookie(headers, name_cookie(COOKIE, scope["scheme"], scope.get("root_path", "")))
         if cookie is not None:
             found = await self._find_session(cookie)
             if found is not None or self.needs_login:
@@ -197,10 +198,21 @@ def find_address(scope: Scope) -> str:
     return client[0] if client else ""
 
 
-def read_cookie(headers: Headers) -> str | None:
-    """The session's secret."""
+def name_cookie(name: str, scheme: str, base_path: str) -> str:
+    """The name that a cookie has where it can be trusted.
+
+    Over https a browser accepts a cookie with such a prefix only from us: no page of another subdomain, and nobody on
+    the way to one that is not encrypted, can set it and so log the user in as somebody else. At the root not even
+    another path of this host can.
+    """
+    if scheme != "https":
+        return name
+    return f"__Secure-{name}" if base_path else f"__Host-{name}"
+
+
+def read_cookie(headers: Headers, wanted: str) -> str | None:
     for pair in headers.get("cookie", "").split(";"):
         name, _, value = pair.strip().partition("=")
-        if name == COOKIE and value:
+        if name == wanted and value:
             return value
     return None

@@ -11,6 +11,7 @@ Everything else is refused by default, including routes that are added later. A 
 the login instead.
 
 A body that is too large is refused before it fills the memory: by its announced length, or when it exceeds the limit.
+The body of a request that was refused here is not read: the connection closes.
 
 Must stay true (tests/server/test_access.py, tests/server/test_access_matrix.py): no route answers anybody whom the
 table there does not name.
@@ -48,6 +49,9 @@ _NO_LOGIN_BELOW: Final = ("/shared/", "/api/v1/shared/")
 _STATIC: Final = "/web/"
 _OWN_RULE: Final = ("/api/v1/tokens", "/api/v1/users", SESSION)
 """What service/accounts/logins.py checks: a token for these need not be one for writing."""
+
+_READ_TOO: Final = ("/v1/", "/ai-sdk/")
+"""The compatible wires answer a write with the reply."""
 
 _TOO_LONG: Final = f"Request body too large (limit {MAX_BODY_BYTES:,} bytes)."
 _NOBODY: Final = "Log in at /login, or send a token: Authorization: Bearer …"
@@ -94,6 +98,8 @@ class AccessMiddleware:
         except StoreFailed:
             refusal = make_problem(503, "unavailable", "The database is unavailable. Retry in a moment.")
         if refusal is not None:
+            if _has_body(headers):
+                refusal.headers["Connection"] = "close"
             await refusal(scope, receive, send)
         elif request is None or state is None:
             await self._application(scope, receive, send)
@@ -102,7 +108,7 @@ class AccessMiddleware:
 
     def _check_request(self, scope: Scope, path: str, headers: Headers, *, is_limited: bool) -> Response | None:
         if is_limited and _read_length(headers) > MAX_BODY_BYTES:
-            return make_problem(413, "too_large", _TOO_LONG, headers={"Connection": "close"})
+            return make_problem(413, "too_large", _TOO_LONG)
         if path in OPEN_TO_ALL:
             return None
         return self._browser.check_host(headers) or self._browser.answer_preflight(scope, headers)
@@ -122,7 +128,10 @@ class AccessMiddleware:
         if identity is None or is_open:
             return None
         if not path.startswith(_OWN_RULE):
-            identity.check_scope("read" if method in SAFE_METHODS else "write")
+            if method not in SAFE_METHODS:
+                identity.check_scope("write")
+            if method in SAFE_METHODS or _shows_what_is_there(path):
+                identity.check_scope("read")
         state.check_rate(identity.user_id)
         return None
 
@@ -133,6 +142,11 @@ class AccessMiddleware:
         query = scope.get("query_string", b"").decode("latin-1")
         wanted = quote(f"{self._base_path}{path}" + (f"?{query}" if query else ""), safe="/")
         return RedirectResponse(f"{self._base_path}/login?next={wanted}", status_code=303)
+
+
+def _shows_what_is_there(path: str) -> bool:
+    """Whether a write here lets its sender read: the reply comes with it, or it makes a link to the chat."""
+    return path.startswith(_READ_TOO) or path.endswith("/shares")
 
 
 def _needs_nothing(path: str) -> bool:
@@ -146,6 +160,10 @@ def needs_no_login(path: str, method: str) -> bool:
 
 def _is_cookie(identity: Identity | None) -> bool:
     return identity is not None and identity.how in ("session", "proxy")
+
+
+def _has_body(headers: Headers) -> bool:
+    return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
 
 
 def _read_length(headers: Headers) -> int:

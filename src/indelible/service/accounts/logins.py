@@ -1,7 +1,8 @@
 """The use cases of logins: tokens of a user, and, for an admin, users.
 
-A new token gets only scopes that the login creating it has, so no token grants more than its creator could do. Tokens
-are managed with a login or a token of scope `admin`: a leaked token for reading or writing cannot make another.
+A new token gets only scopes that the login creating it has, and ends no later than the token that this login comes
+from, so no token grants more than its creator could do, or for longer. Tokens are managed with a login or a token of
+scope `admin`: a leaked token for reading or writing cannot make another.
 
 Must stay true (tests/server/test_access_matrix.py, tests/server/test_login.py).
 """
@@ -47,7 +48,8 @@ class AccountService:
         for scope in scopes:
             if scope not in self._identity.scopes:
                 raise NotPermitted(f"You can't give a token the scope `{scope}`: you don't have it.")
-        expires_at = None if expires_in_s is None else self._clock.now() + timedelta(seconds=expires_in_s)
+        wanted = None if expires_in_s is None else self._clock.now() + timedelta(seconds=expires_in_s)
+        expires_at = min((end for end in (wanted, self._identity.token_expires_at) if end is not None), default=None)
         made, secret = await self._accounts.create_token(
             self._identity.user_id, label=label, scopes=scopes, expires_at=expires_at
         )
