@@ -56,6 +56,7 @@ EXPECTED: Final[dict[str, Mapping[Rule, int | None]]] = {
     "first admin": EVERYBODY | OTHERS,
     "other user": EVERYBODY | NOT_ADMIN | OTHERS,
     "user with a share": EVERYBODY | NOT_ADMIN | GUESTS,
+    "admin's token for chats": EVERYBODY | OTHERS | {"admin": 403, "manage": 403},
     "read-only token": EVERYBODY | NOT_ADMIN | NO_WRITING | {"manage": 403},
     "write-only token": EVERYBODY | NOT_ADMIN | NO_READING | {"manage": 403},
     "anonymous": NOBODY,
@@ -121,6 +122,9 @@ async def world(harness: AppHarness) -> World:
         "owner": await make_token(app, ada.id),
         "other user": await make_token(app, (await accounts.add_user("ida")).id),
         "user with a share": await make_token(app, grace.id),
+        "admin's token for chats": await make_token(
+            app, (await accounts.add_user("alan", role="admin")).id, "read", "write"
+        ),
         "read-only token": await make_token(app, ada.id, "read"),
         "write-only token": await make_token(app, ada.id, "write"),
         "revoked token": await make_token(app, ada.id, revoked=True),

@@ -116,8 +116,11 @@ async def test_a_proxy_names_the_user_and_nobody_else_can(harness: AppHarness) -
         assert response.status == 401
 
     other = await harness.start_server(trusted_proxies=["10.0.0.1"], token=TOKEN, **given)
-    async with other.request("GET", "/session", headers=named) as response:
-        assert response.status == 401
+    await other.app.accounts.add_user("grace")
+    for name in ("grace", "nobody-yet", "local"):  # this connection comes from no trusted proxy
+        async with other.request("GET", "/session", headers={**named, "X-Forwarded-User": name}) as response:
+            assert response.status == 401, name
+    assert await other.app.accounts.find_user("nobody-yet") is None
 
 
 async def test_a_user_header_that_comes_twice_names_nobody(harness: AppHarness) -> None:

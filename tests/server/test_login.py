@@ -6,7 +6,7 @@ import logging
 from datetime import datetime, timedelta
 from http.cookies import SimpleCookie
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.server.asking import read_problem
@@ -18,6 +18,7 @@ from indelible.logs import JsonFormatter, Redactor
 from indelible.server.access.authentication import COOKIE
 from indelible.server.login.first_login import offer_login
 from indelible.server.login.oidc_routes import is_own_path
+from indelible.store.database.tables.enumerations import Scope
 
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
 
@@ -96,6 +97,25 @@ async def test_a_token_gives_no_more_than_its_maker_has(harness: AppHarness) -> 
         assert response.status == 204
     async with server.request("GET", "/models", headers=bearer(made["token"])) as response:
         assert response.status == 401
+
+
+async def test_what_others_used_is_for_admins_with_a_token_of_that_scope(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN)
+    accounts = server.app.accounts
+    ada, grace = await accounts.add_user("ada"), await accounts.add_user("grace", role="admin")
+    for user, scopes, status in (
+        (grace, ["read", "write", "admin"], 200),
+        (grace, ["read", "admin"], 200),
+        (grace, ["read", "write"], 403),
+        (ada, ["read", "write", "admin"], 403),
+        (ada, ["read", "write"], 403),
+    ):
+        _, token = await accounts.create_token(user.id, label="", scopes=cast(list[Scope], scopes))
+        for query in ("?user=local", "?by=user"):
+            async with server.request("GET", f"/usage{query}", headers=bearer(token)) as response:
+                assert response.status == status, (user.name, scopes, query)
+        async with server.request("GET", "/usage", headers=bearer(token)) as response:
+            assert response.status == 200
 
 
 async def test_a_token_ends_no_later_than_the_one_that_it_was_made_with(harness: AppHarness) -> None:

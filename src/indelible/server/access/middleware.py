@@ -11,7 +11,7 @@ Everything else is refused by default, including routes that are added later. A 
 the login instead.
 
 A body that is too large is refused before it fills the memory: by its announced length, or when it exceeds the limit.
-The body of a request that was refused here is not read: the connection closes.
+What a refused stranger has not sent yet is not read: the connection closes.
 
 Must stay true (tests/server/test_access.py, tests/server/test_access_matrix.py): no route answers anybody whom the
 table there does not name.
@@ -83,6 +83,7 @@ class AccessMiddleware:
         is_limited = not is_upload(scope)  # a file has a limit of its own
         if is_limited:
             receive = _count(receive)
+        identity: Identity | None = None
         request: OpenRequest | None = None
         state = self._find_state()
         try:
@@ -98,7 +99,7 @@ class AccessMiddleware:
         except StoreFailed:
             refusal = make_problem(503, "unavailable", "The database is unavailable. Retry in a moment.")
         if refusal is not None:
-            if _has_body(headers):
+            if identity is None and _has_body(headers):
                 refusal.headers["Connection"] = "close"
             await refusal(scope, receive, send)
         elif request is None or state is None:
