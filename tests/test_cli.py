@@ -687,6 +687,16 @@ def test_a_database_that_cannot_be_opened_is_one_line_without_the_password() -> 
     assert "hush" not in done.stderr
 
 
+def test_a_server_offers_a_login_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it prints elsewhere is a log; tests/test_logs.py reads all of it."""
+    monkeypatch.setenv("INDELIBLE_TOKEN", "hush")
+    with open_session("serve", "--port", "0") as session:
+        session.wait_for("Log in once, within the hour, at http://127.0.0.1:")
+        session.wait_for("/login#token=idt_")
+        session.send_signal(signal.SIGTERM)
+        assert session.wait_for_exit() == 0
+
+
 def test_the_help_of_migrate_has_examples() -> None:
     assert "indelible migrate --database chats.db" in run_indelible("migrate", "--help").stdout
 

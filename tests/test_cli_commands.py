@@ -10,6 +10,8 @@ import os
 import shlex
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,44 @@ def test_a_chat_beside_a_server_is_a_chat_on_it_with_the_login_that_it_needs() -
         assert "## You\n\nhello\nonce more\n" in run_indelible("chats", "show").stdout
 
 
+def log_in_by(link: str) -> int:
+    """The status of what the page does with the link's token."""
+    place, _, token = link.partition("/login#token=")
+    body, headers = json.dumps({"token": token}).encode(), {"Content-Type": "application/json", "Origin": place}
+    request = urllib.request.Request(f"{place}/api/v1/session", body, headers)  # noqa: S310  (our own server)
+    try:
+        with urllib.request.urlopen(request, timeout=DEADLINE_S) as response:  # noqa: S310
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_a_link_on_demand_logs_the_first_admin_in_once_at_the_server_that_runs() -> None:
+    with start_indelible("serve", "--port", "0", INDELIBLE_TOKEN="hush") as server:  # noqa: S106
+        url = server.read_url()
+        links = [run_indelible("login-link") for _ in range(2)]
+        assert [(done.returncode, done.stderr) for done in links] == [(0, "")] * 2
+        first, second = (done.stdout.removesuffix("\n") for done in links)
+        assert first.startswith(f"{url}/login#token=idt_")
+        assert [log_in_by(link) for link in (first, first, second)] == [200, 401, 200]
+    elsewhere = run_indelible("login-link", "--url", "https://chats.example/chat/").stdout
+    assert elsewhere.startswith("https://chats.example/chat/login#token=idt_")
+    settled = run_indelible("login-link", INDELIBLE_HOST="0.0.0.0", INDELIBLE_BASE_PATH="chat").stdout  # noqa: S104
+    assert settled.startswith("http://127.0.0.1:8000/chat/login#token=idt_")
+    for options in (("--url", "chats.example"), ("--url", "https://chats.example/?x=1")):
+        assert run_indelible("login-link", *options).returncode == 2
+    assert "--url" in run_indelible("login-link", INDELIBLE_PORT="0").stderr
+
+
+def test_the_first_admin_is_not_disabled_or_demoted_by_a_command_that_could_not_hold() -> None:
+    run_indelible("migrate")
+    run_indelible("user", "add", "local", "--role", "admin")
+    for command in (("disable", "local"), ("role", "local", "user")):
+        done = run_indelible("user", *command)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "can't be disabled or demoted" in done.stderr
+
+
 COMPLETED = {
     "indelible comp": "completion",
     "indelible chats ": "list show search export import",
@@ -121,7 +161,9 @@ def test_users_and_tokens_are_made_in_a_database_that_is_named_by_its_path_or_by
     assert run_indelible("token", "list", "ada", "--database", database).stdout.endswith("  backup\n")
 
 
-@pytest.mark.parametrize("command", [("user", "list"), ("token", "list", "ada"), ("chats",), ("debug", "list")])
+@pytest.mark.parametrize(
+    "command", [("user", "list"), ("token", "list", "ada"), ("login-link",), ("chats",), ("debug", "list")]
+)
 def test_a_command_that_needs_a_database_never_creates_one(command: tuple[str, ...], working_directory: Path) -> None:
     done = run_indelible(*command, "--database", "sqlite:///chast.db")
     assert (done.returncode, done.stdout) == (1, "")

@@ -62,7 +62,7 @@ async def add_user(server: RunningServer, name: str) -> str:
 
 async def test_a_browser_logs_in_by_the_link_or_a_token_and_out(browser: Browser, database: str) -> None:
     async with serve_app(database, worker=False, token=TOKEN) as server:
-        link = server.url + await offer_login(server.app, base_path="")
+        link = server.url + await offer_login(server.app.accounts, clock=server.app.clock)
         async with browse(browser, link) as window:
             await expect(window.page).to_have_url(f"{server.url}/")
             await expect(window.page.get_by_label("Model: scripted")).to_be_visible()  # a logout cuts what is loading

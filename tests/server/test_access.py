@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import NamedTuple
+
 import pytest
 from tests.server.asking import read_problem
 from tests.support.app_harness import AppHarness
 from tests.support.json_client import JsonClient
 from tests.support.running_server import RunningServer
+from tests.support.waiting import deadline
 
-from indelible.errors import Refused
-from indelible.server.access.middleware import OPEN_TO_ALL
+from indelible import errors
+from indelible.server.access.middleware import MAX_BODY_BYTES, OPEN_TO_ALL
 from indelible.server.app import Server
 from indelible.server.process import NeedsToken, Process
 from indelible.settings import load_settings
@@ -17,6 +21,7 @@ from indelible.settings import load_settings
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
 
 TOKEN = "a-sécret"  # noqa: S105  (nobody's)
+CRLF = "\r\n"
 ROUTES = ["//", "//docs", "//openapi.json", "//metrics", "/chats", "/models", "/session", "//nothing", "/nothing"]
 
 
@@ -73,6 +78,64 @@ async def test_with_a_token_no_route_answers_without_it(harness: AppHarness) -> 
             assert TOKEN not in problem["detail"]
 
 
+class Refused(NamedTuple):
+    path: str
+    status: int
+    headers: str
+
+
+REFUSED_UNREAD = [
+    Refused("/api/v1/chats", 401, ""),
+    Refused("/api/v1/files?name=rain.txt", 401, ""),
+    Refused("/api/v1/files?name=rain.txt", 401, "Authorization: Bearer wrong\r\n"),
+    Refused("/v1/responses", 401, ""),
+    Refused("/api/v1/session", 403, "Origin: http://evil.example\r\n"),
+    Refused("/api/v1/chats", 413, "Content-Length: 900000000\r\n"),
+]
+
+
+@pytest.mark.parametrize("length", ["Content-Length: 5000000\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n5\r\n"])
+async def test_the_body_of_a_refused_request_is_not_read(harness: AppHarness, length: str) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN)
+    for refused in REFUSED_UNREAD:
+        own = "" if "Length" in refused.headers else length
+        head = f"POST {refused.path} HTTP/1.1\r\nHost: localhost\r\n{refused.headers}{own or CRLF}"
+        answer = await send_half(server, head.encode() + b"{")
+        assert answer.startswith(f"HTTP/1.1 {refused.status} ".encode()), refused
+        assert b"connection: close" in answer.lower(), refused
+
+
+async def test_a_body_that_turns_out_too_large_is_not_read_on(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN)
+    head = b"POST /api/v1/session HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    answer = await send_half(server, b"%b%x\r\n%b" % (head, 2 * MAX_BODY_BYTES, b"x" * (MAX_BODY_BYTES + 1)))
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"connection: close" in answer.lower()
+
+
+async def send_half(server: RunningServer, begun: bytes) -> bytes:
+    """The answer to a request whose rest never comes, up to the end of the connection."""
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    async with deadline():
+        reader, writer = await asyncio.open_connection(host, int(port))
+        try:
+            writer.write(begun)
+            await writer.drain()
+            return await reader.read()
+        finally:
+            writer.close()
+
+
+async def test_no_answer_leads_to_a_host_that_a_client_made_up(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN)
+    headers = {"Host": "evil.example", "Authorization": f"Bearer {TOKEN}", "Accept": "text/html"}
+    for path in ROUTES:
+        for method in ("GET", "POST"):
+            for given in (headers, {**headers, "Authorization": ""}):
+                async with server.request(method, f"{path}/", headers=given, allow_redirects=False) as response:
+                    assert "evil" not in response.headers.get("Location", ""), (method, path)
+
+
 async def test_a_token_is_judged_whatever_it_looks_like(harness: AppHarness) -> None:
     server = await harness.start_server(worker=False, token=TOKEN)
     wrong = ("", "Bearer", "Bearer ", "Bearer wrong", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN}x")
@@ -87,7 +150,7 @@ async def test_a_client_with_the_token_is_let_in_and_one_without_is_told_so(harn
     server = await harness.start_server(worker=False, token=TOKEN, client_token=TOKEN)
     assert (await server.client.list_chats())["items"] == []
     async with JsonClient(server.url) as stranger:
-        with pytest.raises(Refused, match="Log in at /login, or send a token"):
+        with pytest.raises(errors.Refused, match="Log in at /login, or send a token"):
             await stranger.list_chats()
 
 

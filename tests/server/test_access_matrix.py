@@ -39,6 +39,7 @@ OTHERS: Final[dict[Rule, int | None]] = {"read": 404, "own": 404, "write": 404, 
 """To those who have no right to them, chats and files do not exist."""
 NOT_ADMIN: Final[dict[Rule, int | None]] = {"admin": 403, "metrics": 403}
 NO_WRITING: Final[dict[Rule, int | None]] = {"write": 403, "create": 403, "unfile": 403}
+NO_READING: Final[dict[Rule, int | None]] = dict.fromkeys(("user", "read", "own", "named", "file"), 403)
 GUESTS: Final[dict[Rule, int | None]] = {
     **OTHERS,
     "read": GOT_IN,
@@ -55,7 +56,9 @@ EXPECTED: Final[dict[str, Mapping[Rule, int | None]]] = {
     "first admin": EVERYBODY | OTHERS,
     "other user": EVERYBODY | NOT_ADMIN | OTHERS,
     "user with a share": EVERYBODY | NOT_ADMIN | GUESTS,
+    "admin's token for chats": EVERYBODY | OTHERS | {"admin": 403, "manage": 403},
     "read-only token": EVERYBODY | NOT_ADMIN | NO_WRITING | {"manage": 403},
+    "write-only token": EVERYBODY | NOT_ADMIN | NO_READING | {"manage": 403},
     "anonymous": NOBODY,
     "revoked token": NOBODY,
     "expired session": NOBODY,
@@ -63,6 +66,8 @@ EXPECTED: Final[dict[str, Mapping[Rule, int | None]]] = {
     "cookie from another site": dict.fromkeys(RULES.values(), 403),
     "cookie without proof": EVERYBODY | NOT_ADMIN | NO_WRITING,
 }
+STREAMS: Final = ("/events", "/stream", "/v1/responses/{response_id}")
+"""Whoever opens one with a cookie has to prove that it is from our own page."""
 NEEDS_PROOF: Final = {
     ("POST", "/api/v1/tokens"),
     ("DELETE", "/api/v1/tokens/{token_id}"),
@@ -117,7 +122,11 @@ async def world(harness: AppHarness) -> World:
         "owner": await make_token(app, ada.id),
         "other user": await make_token(app, (await accounts.add_user("ida")).id),
         "user with a share": await make_token(app, grace.id),
+        "admin's token for chats": await make_token(
+            app, (await accounts.add_user("alan", role="admin")).id, "read", "write"
+        ),
         "read-only token": await make_token(app, ada.id, "read"),
+        "write-only token": await make_token(app, ada.id, "write"),
         "revoked token": await make_token(app, ada.id, revoked=True),
         "disabled user": await make_token(app, (await accounts.add_user("eve")).id),
         "first admin": TOKEN,
@@ -186,7 +195,7 @@ async def ask(
         "query_string": b"",
         "root_path": "",
         "headers": [(name.encode(), value.encode("latin-1")) for name, value in sent.items()],
-        "client": (f"2001:db8::{next(ADDRESSES):x}", 1),  # so that nobody has guessed too often
+        "client": (f"2001:db8:0:{next(ADDRESSES):x}::1", 1),  # so that nobody has guessed too often
         "server": ("127.0.0.1", 80),
     }
     received: list[Message] = [
@@ -221,8 +230,12 @@ async def test_nobody_gets_in_whom_the_rules_do_not_name(world: World) -> None:
             if (method, path) in ENDS_SESSION and expected[rule] is GOT_IN:
                 continue  # it would end the session of the others
             wanted = expected[rule]
-            if who == "cookie without proof" and ((method, path) in NEEDS_PROOF or path.endswith("/events")):
+            if who == "cookie without proof" and ((method, path) in NEEDS_PROOF or path.endswith(STREAMS)):
                 wanted = 403
+            if who == "write-only token" and path.endswith("/api/v1/session"):
+                wanted = GOT_IN
+            elif who == "write-only token" and (path.startswith(("/v1/", "/ai-sdk/")) or path.endswith("/shares")):
+                wanted = 403  # the reply comes with the response; a link would let everybody read
             status = (await ask(world, method, path, world.headers[who])).status
             got_in = status == 200 if rule == "file" else status not in (401, 403)
             if who == "cookie from another site" and rule == "open" and method == "GET":

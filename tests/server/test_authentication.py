@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from tests.server.logging_in import bearer
 from tests.support.app_harness import AppHarness
 
-from indelible.server.access.authentication import COOKIE, GUESSES
+from indelible.server.access.authentication import COOKIE, REMEMBERED_S
+from indelible.server.access.guesses import GUESSES
+from indelible.testing import ManualClock
 
 TOKEN = "the-first-admins-token"  # noqa: S105  (nobody's)
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
@@ -50,6 +53,59 @@ async def test_a_token_is_looked_up_once_in_a_while_and_forgotten_at_any_change(
     assert not remembered
     async with server.request("GET", "/session", headers=bearer(secret)) as response:
         assert (await response.json())["user"]["role"] == "admin"
+
+
+async def test_what_is_remembered_ends_by_itself_if_nobody_tells_of_a_change(harness: AppHarness) -> None:
+    """Another program changes the rows, and its hints are lost."""
+    clock = ManualClock()
+    server = await harness.start_server(
+        worker=False, clock=clock, trusted_proxies=["127.0.0.1"], proxy_user_header="X-User"
+    )
+    accounts, end = server.app.accounts, clock.now() + timedelta(days=9)
+    ada = await accounts.add_user("ada")
+    _, token = await accounts.create_token(ada.id, label="", scopes=["read"])
+    session = await accounts.add_session(ada.id, method="oidc", scopes=["read"], expires_at=end)
+    ways: list[dict[str, Any]] = [
+        {"headers": bearer(token)},
+        {"cookies": {COOKIE: session}},
+        {"headers": {"X-User": "ada"}},
+    ]
+
+    async def list_statuses() -> list[int]:
+        statuses = []
+        for more in ways:
+            async with server.request("GET", "/models", **more) as response:
+                statuses.append(response.status)
+        return statuses
+
+    assert await list_statuses() == [200, 200, 200]
+    await server.app.store.database.write(
+        lambda transaction: transaction.run("UPDATE users SET disabled_at = $1 WHERE id = $2", clock.now(), ada.id)
+    )
+    assert await list_statuses() == [200, 200, 200]
+    clock.advance(REMEMBERED_S)
+    assert await list_statuses() == [401, 401, 401]
+
+
+async def test_a_remembered_login_ends_at_its_expiry(harness: AppHarness) -> None:
+    clock = ManualClock()
+    server = await harness.start_server(worker=False, clock=clock, token=TOKEN)
+    ada, end = await server.app.accounts.add_user("ada"), clock.now() + timedelta(seconds=REMEMBERED_S / 2)
+    _, token = await server.app.accounts.create_token(ada.id, label="", scopes=["read"], expires_at=end)
+    for status in (200, 401):
+        async with server.request("GET", "/models", headers=bearer(token)) as response:
+            assert response.status == status
+        clock.advance(REMEMBERED_S / 2)
+
+
+async def test_another_cookie_may_stand_before_ours(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN)
+    ada = await server.app.accounts.add_user("ada")
+    end = server.app.clock.now() + timedelta(hours=1)
+    session = await server.app.accounts.add_session(ada.id, method="oidc", scopes=["read"], expires_at=end)
+    for before in ("theme=dark; ", f"x{COOKIE}=1; ", f"{COOKIE}=; ", "flag; ", "a=b=c;"):
+        async with server.request("GET", "/models", headers={"Cookie": f"{before}{COOKIE}={session}"}) as response:
+            assert response.status == 200, before
 
 
 async def test_on_openais_wire_without_a_login_a_token_is_its_user_and_any_other_key_the_local_one(

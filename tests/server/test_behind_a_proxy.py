@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http.cookies import SimpleCookie
 from typing import Any
 
 import pytest
@@ -39,6 +40,31 @@ def test_a_forwarded_address_counts_from_a_trusted_proxy_alone(
     )
     assert (scope["client"][0], scope["scheme"]) == (client, scheme)
     assert through is (scheme == "https")
+
+
+@pytest.mark.parametrize(
+    ("lines", "client"),
+    [
+        (["1.1.1.1", "203.0.113.9"], "203.0.113.9"),  # the client's own line, and the proxy's
+        (["1.1.1.1", "203.0.113.9, 10.0.0.2", "10.0.0.3"], "203.0.113.9"),
+        (["1.1.1.1", "unknown"], "10.0.0.1"),
+        (["1.1.1.1", "unknown, 10.0.0.2"], "10.0.0.2"),
+        (["x" * 60_000], "10.0.0.1"),
+        (["203.0.113.9:4711"], "203.0.113.9"),
+        (["[2001:db8::1]:4711"], "2001:db8::1"),
+        (["2001:DB8:0::1"], "2001:db8::1"),
+        (["::ffff:203.0.113.9"], "203.0.113.9"),
+        (["", " , "], "10.0.0.1"),
+    ],
+)
+def test_all_lines_of_forwarded_addresses_are_one_list_read_from_the_right(
+    migrated: str, lines: list[str], client: str
+) -> None:
+    scope: dict[str, Any] = {"client": ("10.0.0.1", 1), "scheme": "http"}
+    raw = [(b"x-forwarded-for", line.encode()) for line in lines]
+    raw += [(b"x-forwarded-proto", b"http"), (b"x-forwarded-proto", b"https")]
+    Proxies(["10.0.0.0/8"]).resolve(scope, Headers(raw=raw))
+    assert (scope["client"][0], scope["scheme"]) == (client, "https")
 
 
 def test_what_is_no_network_is_refused_at_the_start(migrated: str) -> None:
@@ -90,8 +116,11 @@ async def test_a_proxy_names_the_user_and_nobody_else_can(harness: AppHarness) -
         assert response.status == 401
 
     other = await harness.start_server(trusted_proxies=["10.0.0.1"], token=TOKEN, **given)
-    async with other.request("GET", "/session", headers=named) as response:
-        assert response.status == 401
+    await other.app.accounts.add_user("grace")
+    for name in ("grace", "nobody-yet", "local"):  # this connection comes from no trusted proxy
+        async with other.request("GET", "/session", headers={**named, "X-Forwarded-User": name}) as response:
+            assert response.status == 401, name
+    assert await other.app.accounts.find_user("nobody-yet") is None
 
 
 async def test_a_user_header_that_comes_twice_names_nobody(harness: AppHarness) -> None:
@@ -104,11 +133,33 @@ async def test_a_user_header_that_comes_twice_names_nobody(harness: AppHarness) 
         assert response.status == 401
 
 
-async def test_over_https_the_cookie_is_secure(harness: AppHarness) -> None:
-    server = await harness.start_server(worker=False, token=TOKEN, trusted_proxies=["127.0.0.1"])
-    headers = {"X-Forwarded-Proto": "https"}
+@pytest.mark.parametrize(
+    ("base", "name", "path"), [("", "__Host-indelible_session", "/"), ("/chat", "__Secure-indelible_session", "/chat")]
+)
+async def test_over_https_only_a_cookie_counts_that_nobody_else_can_set(
+    harness: AppHarness, base: str, name: str, path: str
+) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN, trusted_proxies=["127.0.0.1"], base_path=base)
+    headers = {"X-Forwarded-Proto": "https", "Sec-Fetch-Site": "same-origin"}
     async with server.request("POST", "/session", json={"token": TOKEN}, headers=headers) as response:
-        assert "Secure" in response.headers["Set-Cookie"]
+        (cookie,) = SimpleCookie(response.headers["Set-Cookie"]).values()
+    assert (cookie.key, cookie["path"], cookie["secure"], cookie["httponly"]) == (name, path, True, True)
+    assert (cookie["samesite"], cookie["domain"]) == ("strict", "")
+    for given, proto, status in (
+        (name, "https", 200),
+        (COOKIE, "https", 401),
+        ("__Host-indelible_session" if base else "__Secure-indelible_session", "https", 401),
+        (name, "http", 401),
+        (COOKIE, "http", 200),
+    ):
+        sent = {**headers, "X-Forwarded-Proto": proto, "Cookie": f"theme=dark; {given}={cookie.value}; x=1"}
+        async with server.request("GET", "/models", headers=sent) as response:
+            assert response.status == status, (given, proto)
+    async with server.request(
+        "DELETE", "/session", headers={**headers, "Cookie": f"{name}={cookie.value}"}
+    ) as response:
+        (cleared,) = SimpleCookie(response.headers["Set-Cookie"]).values()
+        assert (cleared.key, cleared.value, cleared["path"], cleared["max-age"]) == (name, "", path, "0")
 
 
 async def test_only_listed_names_and_origins_are_answered(harness: AppHarness) -> None:

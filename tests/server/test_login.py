@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
+from datetime import datetime, timedelta
 from http.cookies import SimpleCookie
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.server.asking import read_problem
@@ -18,6 +18,7 @@ from indelible.logs import JsonFormatter, Redactor
 from indelible.server.access.authentication import COOKIE
 from indelible.server.login.first_login import offer_login
 from indelible.server.login.oidc_routes import is_own_path
+from indelible.store.database.tables.enumerations import Scope
 
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
 
@@ -65,7 +66,7 @@ async def test_a_session_of_the_first_token_ends_when_the_setting_changes(harnes
 
 async def test_the_printed_link_logs_in_once(harness: AppHarness) -> None:
     server = await harness.start_server(worker=False, token=TOKEN)
-    path = await offer_login(server.app, base_path="")
+    path = await offer_login(server.app.accounts, clock=server.app.clock)
     token = path.partition("#token=")[2]
     async with server.request("GET", "/models", headers=bearer(token)) as response:
         assert response.status == 401  # it opens a session, and nothing else
@@ -98,6 +99,59 @@ async def test_a_token_gives_no_more_than_its_maker_has(harness: AppHarness) -> 
         assert response.status == 401
 
 
+async def test_what_others_used_is_for_admins_with_a_token_of_that_scope(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN)
+    accounts = server.app.accounts
+    ada, grace = await accounts.add_user("ada"), await accounts.add_user("grace", role="admin")
+    for user, scopes, status in (
+        (grace, ["read", "write", "admin"], 200),
+        (grace, ["read", "admin"], 200),
+        (grace, ["read", "write"], 403),
+        (ada, ["read", "write", "admin"], 403),
+        (ada, ["read", "write"], 403),
+    ):
+        _, token = await accounts.create_token(user.id, label="", scopes=cast(list[Scope], scopes))
+        for query in ("?user=local", "?by=user"):
+            async with server.request("GET", f"/usage{query}", headers=bearer(token)) as response:
+                assert response.status == status, (user.name, scopes, query)
+        async with server.request("GET", "/usage", headers=bearer(token)) as response:
+            assert response.status == 200
+
+
+async def test_a_token_ends_no_later_than_the_one_that_it_was_made_with(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN)
+    accounts, now = server.app.accounts, server.app.clock.now()
+    ada, end = await accounts.add_user("ada"), now + timedelta(hours=1)
+    _, brief = await accounts.create_token(ada.id, label="", scopes=["read", "admin"], expires_at=end)
+    endless = await accounts.add_session(
+        ada.id, method="oidc", scopes=["read", "admin"], expires_at=now + timedelta(minutes=1)
+    )
+    opened = await accounts.open_session(brief, expires_at=now + timedelta(days=9))
+    assert opened is not None
+    own = {"Sec-Fetch-Site": "same-origin"}
+    makers: list[dict[str, Any]] = [
+        {"headers": bearer(brief)},
+        {"headers": own, "cookies": {COOKIE: opened[1]}},
+        {"headers": own, "cookies": {COOKIE: endless}},
+    ]
+    ends: list[list[datetime | None]] = []
+    for maker in makers:
+        ends.append([])
+        for wanted in ({}, {"expires_in_s": 86400}, {"expires_in_s": 60}):
+            body = {"scopes": ["read", "admin"], **wanted}
+            async with server.request("POST", "/tokens", json=body, **maker) as response:
+                made = await response.json()
+                expires_at = made["expires_at"]
+                ends[-1].append(None if expires_at is None else datetime.fromisoformat(expires_at))
+    for limited in ends[:2]:
+        assert limited[:2] == [end, end]
+        assert limited[2] is not None
+        assert limited[2] < end
+    assert ends[2][0] is None
+    assert ends[2][1] is not None
+    assert ends[2][1] > end
+
+
 async def test_an_admin_manages_users_and_not_themselves(harness: AppHarness) -> None:
     server = await harness.start_server(worker=False, token=TOKEN)
     headers = bearer(TOKEN)
@@ -112,6 +166,21 @@ async def test_an_admin_manages_users_and_not_themselves(harness: AppHarness) ->
         assert (await response.json())["disabled"] is True
     async with server.request("GET", "/models", headers=bearer(hers)) as response:
         assert response.status == 401
+
+
+async def test_the_first_admin_is_not_disabled_or_demoted_by_a_request_that_could_not_hold(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN)
+    grace = await server.app.accounts.add_user("grace", role="admin")
+    _, hers = await server.app.accounts.create_token(grace.id, label="", scopes=["read", "admin"])
+    for change in ({"disabled": True}, {"role": "user"}, {"role": "user", "disabled": False}):
+        async with server.request("PATCH", "/users/local", json=change, headers=bearer(hers)) as response:
+            assert "first admin" in (await read_problem(response))["detail"], change
+    found = await server.app.accounts.find_user("local")
+    assert found is not None
+    assert (found.role, found.disabled) == ("admin", False)
+    for change in ({"disabled": False}, {"role": "admin"}):
+        async with server.request("PATCH", "/users/local", json=change, headers=bearer(hers)) as response:
+            assert response.status == 200, change
 
 
 async def test_a_body_of_nothing_but_unknown_fields_is_refused_before_they_are_read(harness: AppHarness) -> None:

@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from http.cookies import SimpleCookie
 from typing import Any
 
 import pytest
@@ -16,6 +17,10 @@ from tests.server.oidc_provider import CLIENT_ID, CLIENT_SECRET, Provider, make_
 from tests.support.app_harness import AppHarness
 from tests.support.running_server import API, RunningServer
 from yarl import URL
+
+from indelible.errors import Invalid
+from indelible.server.app import Server
+from indelible.settings import load_settings
 
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
 NAVIGATION = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Site": "cross-site"}
@@ -166,3 +171,54 @@ async def test_a_long_answer_is_read_to_its_end_and_a_forged_cookie_leads_nowher
         assert status == 200
         assert "url=/" in page
         assert "evil" not in page
+
+
+@pytest.mark.parametrize(
+    ("base", "name", "path"), [("", "__Host-indelible_oidc", "/"), ("/chat", "__Secure-indelible_oidc", "/chat")]
+)
+async def test_over_https_nobody_else_can_begin_a_login_in_this_browser(
+    harness: AppHarness, base: str, name: str, path: str
+) -> None:
+    async with run_provider() as provider:
+        server = await start(harness, provider, trusted_proxies=["127.0.0.1"], base_path=base)
+        await server.app.accounts.add_user("ada@example.com")
+        secure = {"X-Forwarded-Proto": "https"}
+        async with open_browser(server, base=base) as browser:
+            async with browser.request("GET", "/login/oidc", headers=secure) as response:
+                (flow,) = SimpleCookie(response.headers["Set-Cookie"]).values()
+                leaving = response.headers["Location"]
+            assert (flow.key, flow["path"], flow["secure"], flow["httponly"]) == (name, path, True, True)
+            async with browser.session.get(leaving, allow_redirects=False) as response:
+                back = URL(response.headers["Location"]).raw_path_qs.removeprefix(base)
+            for given, status in (("indelible_oidc", 303), (name, 200)):
+                headers = {**NAVIGATION, **secure, "Cookie": f"{given}={flow.value}"}
+                async with browser.request("GET", back, headers=headers) as response:
+                    assert response.status == status, given
+                    set_cookies = [SimpleCookie(line) for line in response.headers.getall("Set-Cookie")]
+                    cleared = [cookie[name] for cookie in set_cookies if name in cookie]
+                    assert [(morsel.value, morsel["path"]) for morsel in cleared] == [("", path)]
+
+
+async def test_the_provider_sends_nobody_to_a_name_that_is_not_ours(harness: AppHarness) -> None:
+    async with run_provider() as provider:
+        for hosts, host, where in (
+            ([], "evil.example", None),
+            ([], "127.0.0.1.evil.example", None),
+            ([], "localhost:8000", "http://localhost:8000/login/oidc/callback"),
+            (["Chats.example"], "chats.example:8443", "http://chats.example:8443/login/oidc/callback"),
+        ):
+            server = await start(harness, provider, hosts=hosts)
+            headers = {**NAVIGATION, "Host": host}
+            async with server.request("GET", "//login/oidc", headers=headers, allow_redirects=False) as response:
+                leaving = URL(response.headers["Location"])
+            if where is None:
+                assert str(leaving) == FAILED
+            else:
+                assert leaving.query["redirect_uri"] == where
+
+
+def test_a_server_that_others_reach_names_itself_before_it_sends_users_to_a_provider(database: str) -> None:
+    given = {"host": "0.0.0.0", "oidc_issuer": "https://idp.example", "oidc_client_id": "x"}  # noqa: S104
+    with pytest.raises(Invalid, match="oidc_issuer is set, and hosts is not"):
+        Server(load_settings(database=database, **given))
+    Server(load_settings(database=database, hosts=["chats.example"], **given))

@@ -1,4 +1,4 @@
-"""Token buckets, wrong credentials, and the daily budget: who waits, and for how long."""
+"""Token buckets: who waits, and for how long. Wrong credentials are in test_guesses.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from tests.server.asking import read_problem
 from tests.server.logging_in import bearer
 from tests.support.app_harness import AppHarness
 
-from indelible.server.access.authentication import GUESSES
 from indelible.server.limits.rate_limits import MAX_BUCKETS, TokenBuckets
 
 TOKEN = "the-first-admins-token"  # noqa: S105  (nobody's)
@@ -48,16 +47,3 @@ async def test_a_user_who_sends_too_much_is_told_when_to_come_back_and_others_ar
     assert len(statuses) > 10
     async with server.request("GET", "/models", headers=bearer(TOKEN)) as response:
         assert response.status == 200
-
-
-@pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
-async def test_guessing_is_soon_refused_without_looking(harness: AppHarness) -> None:
-    server = await harness.start_server(worker=False, token=TOKEN)
-    state = server.server.server_state
-    assert state is not None
-    for _ in range(GUESSES + 1):
-        state.authenticator.note_wrong("127.0.0.1")
-    for path, more in (("/models", {"headers": bearer("wrong")}), ("/session", {"json": {"token": TOKEN}})):
-        async with server.request("POST" if "json" in more else "GET", path, **more) as response:
-            assert (await read_problem(response))["kind"] == "rate_limited"
-            assert response.headers["Retry-After"] == "60"

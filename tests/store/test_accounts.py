@@ -167,6 +167,7 @@ async def test_a_session_has_the_rights_of_its_token_and_ends_with_it(accounts: 
     assert (session.scopes, session.role, session.expires_at) == (("read",), "admin", accounts.soon)
     assert await store.find_token(secret) is None
     assert await store.find_session(token) is None
+    assert session.token_expires_at is None
 
     await store.revoke_token(made.id)
     assert (await store.find_session(secret), await store.find_valid([session.key])) == (None, set())
@@ -178,6 +179,8 @@ async def test_a_session_does_not_outlive_its_token(accounts: Accounts) -> None:
     _, token = await store.create_token(ada.id, label="", scopes=["read"], expires_at=accounts.soon)
     opened = await store.open_session(token, expires_at=accounts.soon + HOUR)
     assert opened is not None
+    found = [opened[0], await store.find_session(opened[1]), await store.find_token(token)]
+    assert [one.token_expires_at for one in found if one is not None] == [accounts.soon] * 3
     accounts.clock.advance(HOUR.total_seconds() + 1)
     assert await store.find_session(opened[1]) is None
 
@@ -189,6 +192,9 @@ async def test_a_token_for_a_single_use_opens_one_session_whoever_comes_first(ac
     assert (await store.find_token(token), await store.list_tokens(ada.id)) == (None, [])
     opened = await asyncio.gather(*(store.open_session(token, expires_at=accounts.soon + HOUR) for _ in range(5)))
     (one,) = [found for found in opened if found is not None]
+    session = await store.find_session(one[1])
+    assert session is not None
+    assert one[0].token_expires_at is session.token_expires_at is None
     accounts.clock.advance(HOUR.total_seconds() + 1)
     assert await store.find_session(one[1]) is not None
 
@@ -289,8 +295,12 @@ async def test_a_chat_is_shared_with_users_and_by_link_and_only_by_its_owner(
         ):
             with pytest.raises(NotFound, match="Chat not found"):
                 await attempt
-    with pytest.raises(NotFound, match="no user of this name"):
-        await shares.share_with_user(chat.id, "nobody", owner_id=owner_id)
+    await accounts.store.update_user("ida", disabled=True)
+    for nobody in ("nobody", "ida"):  # the two must not differ
+        with pytest.raises(NotFound, match=r"^There is no user of this name\.$"):
+            await shares.share_with_user(chat.id, nobody, owner_id=owner_id)
+    assert await shares.find_share(chat.id, ida.id) is None
+    accounts.changed.clear()
     owner = next(account.name for account in await accounts.store.list_users() if account.id == owner_id)
     with pytest.raises(Invalid, match="The chat is yours"):
         await shares.share_with_user(chat.id, owner, owner_id=owner_id)

@@ -82,15 +82,15 @@ async def serve_app(
     worker: bool = True,
     client_token: str | None = None,
     pace: Pace = DEFAULT_PACE,
+    clock: Clock | None = None,
     **settings: Any,
 ) -> AsyncIterator[RunningServer]:
     """A server with an app of its own, until the end of the block. Without a model, none may be asked."""
     name = model if isinstance(model, str) else "scripted"
     own = {} if isinstance(model, str) else {name: model or ScriptedModel()}
     chosen = make_settings(**{"model": name, "database": database, "port": 0, **settings})
-    server = Server(
-        chosen, models={**own, **(models or {})}, tools=tools, client_tools=client_tools, worker=worker, pace=pace
-    )
+    given = {**own, **(models or {})}
+    server = Server(chosen, models=given, tools=tools, client_tools=client_tools, worker=worker, pace=pace, clock=clock)
     async with run_server(server, client_token=client_token) as running:
         yield running
 

@@ -30,6 +30,7 @@ from indelible.cli.completion import completion, prepare_completion
 from indelible.cli.copy import copy
 from indelible.cli.debug import debug_app
 from indelible.cli.doctor import doctor
+from indelible.cli.login_link import login_link
 from indelible.cli.migrate import migrate
 from indelible.cli.options import UsageMistake
 from indelible.cli.prove import prove
@@ -81,7 +82,7 @@ def _assemble() -> typer.Typer:
     app.add_typer(debug_app, name="debug")
     app.add_typer(user_app, name="user")
     app.add_typer(token_app, name="token")
-    _add(app, prove, completion)
+    _add(app, login_link, prove, completion)
     return app
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Final
 
 import typer
@@ -56,8 +57,8 @@ def serve(
 ) -> None:
     """Serve chats over HTTP, with a web page and a worker.
 
-    Prints its URL when it is ready, and a link to log in with, if a login is needed. On SIGTERM it tells clients to
-    reconnect and hands off running replies.
+    Prints its URL when it is ready and, on a terminal, a link to log in with if a login is needed. On SIGTERM it tells
+    clients to reconnect and hands off running replies.
     """
     settings = read_settings(
         host=host,
@@ -78,7 +79,9 @@ def serve(
 
     with logging_as(settings), traces_exported():
         found, theirs = load_named_tools(tools, settings), load_client_tools(client_tools)
-        server = Server(settings, tools=found, client_tools=theirs, worker=not no_worker, offers_login=True)
+        server = Server(
+            settings, tools=found, client_tools=theirs, worker=not no_worker, offers_login=sys.stdout.isatty()
+        )
         details = describe_process(settings, tools=len(found) + len(theirs), worker=not no_worker)
         details["login"] = "needed" if needs_login(settings) else "none"
 

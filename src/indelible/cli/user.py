@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import TYPE_CHECKING, Annotated, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
@@ -57,6 +57,7 @@ def list_users(*, database: DatabaseOption = None) -> None:
 @user_app.command()
 def disable(name: NameArgument, *, database: DatabaseOption = None) -> None:
     """Disable a user: tokens and sessions end until the user is enabled again. Chats stay."""
+    _check_change(name, disabled=True)
     with_accounts(database, lambda accounts: accounts.update_user(name, disabled=True))
     sys.stdout.write(f"Disabled {name}. Running servers notice within 2 seconds.\n")
 
@@ -77,8 +78,15 @@ def change_role(
 ) -> None:
     """Change a user's role."""
     checked = _check_role(role)
+    _check_change(name, role=checked)
     with_accounts(database, lambda accounts: accounts.update_user(name, role=checked))
     sys.stdout.write(f"{name} has the role {role} now.\n")
+
+
+def _check_change(name: str, **change: Any) -> None:
+    from indelible.service.accounts.logins import check_change  # noqa: PLC0415  (see options.py)
+
+    check_change(name, **change)
 
 
 def _check_role(role: str) -> UserRole:

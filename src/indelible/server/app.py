@@ -118,7 +118,8 @@ class Server:
     """The application, and what its process needs to know about it.
 
     `server_state` exists while it runs. `failure` is what kept it from starting, or ended it. With `offers_login`, and
-    if a login is needed, `login_path` logs the first admin in, once and within the hour.
+    if a login is needed, `login_path` logs the first admin in, once and within the hour: for who started it, and nobody
+    else may read it.
     """
 
     def __init__(
@@ -147,7 +148,6 @@ class Server:
         self._clock = clock or SystemClock()
         limited = BodyLimits(self._make_application())
         access = AccessMiddleware(limited, settings, find_state=lambda: self.server_state)
-        self._proxies = access.proxies
         self.application: ASGIApp = HeadRequests(
             OpenAIErrors(access, base_path=normalize_base_path(settings.base_path))
         )
@@ -165,6 +165,7 @@ class Server:
             lifespan=self._live,
             docs_url=None,  # `show_docs` serves it: FastAPI's own page loads scripts from another site
             redoc_url=None,
+            redirect_slashes=False,  # it would redirect to whatever name the client has sent as `Host`
         )
         # The routes of every turn come first: a request is compared with one route after the other.
         every = (chats, feed, messages, queue, turns, debug, lists, files, session, tokens, users, shares, shared_links)
@@ -235,13 +236,13 @@ class Server:
                     settings=self.settings,
                     metrics=metrics,
                     pace=self.pace,
-                    proxies=self._proxies,
                     client_tools=frozenset(name_of(tool) for tool in self._client_tools),
                 )
                 application.state.server_state = self.server_state
-                await ensure_first_admin(app)
-                if self._offers_login and self.server_state.authenticator.needs_login:
-                    self.login_path = await offer_login(app, base_path=self.server_state.base_path)
+                first = await ensure_first_admin(app.accounts)
+                if self._offers_login and self.server_state.authenticator.needs_login and not first.disabled:
+                    path = await offer_login(app.accounts, clock=app.clock)
+                    self.login_path = f"{self.server_state.base_path}{path}"
                 watching = asyncio.create_task(self.server_state.revocation.run(), name="revocation")
                 self.server_state.is_ready = True
                 try:

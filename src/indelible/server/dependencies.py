@@ -22,7 +22,7 @@ from indelible.app.app import App
 from indelible.content import encode
 from indelible.errors import RateLimited
 from indelible.server.access.authentication import Authenticator
-from indelible.server.access.proxies import Proxies, normalize_base_path
+from indelible.server.access.proxies import normalize_base_path
 from indelible.server.access.revocation import Revocation
 from indelible.server.limits.feed_slots import FeedSlots
 from indelible.server.limits.rate_limits import TokenBuckets
@@ -50,7 +50,6 @@ class ServerState:
     settings: Settings
     metrics: PrometheusMetrics
     pace: Pace
-    proxies: Proxies
     client_tools: frozenset[str] = frozenset()
     """The names of the tools that every client runs (`serve --client-tools`)."""
     is_ready: bool = False
@@ -64,7 +63,7 @@ class ServerState:
         self.readiness = Readiness(self.app)
         self.feed_slots = FeedSlots(self.settings.user_max_feeds)
         self.base_path = normalize_base_path(self.settings.base_path)
-        self.authenticator = Authenticator(self.app, self.settings, self.proxies)
+        self.authenticator = Authenticator(self.app, self.settings)
         self.revocation = Revocation(
             self.app.accounts,
             self.app.feed.notifier,

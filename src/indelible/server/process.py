@@ -116,8 +116,8 @@ class Process(uvicorn.Server):
         await super().startup(sockets)
         if self.started and sockets:
             _calm_the_collector()
-            url = _write_url(sockets[-1])
-            await asyncio.to_thread(announce_server, self._server.settings.database, _find_on_this_machine(url))
+            url = write_url(*sockets[-1].getsockname()[:2])
+            await asyncio.to_thread(announce_server, self._server.settings.database, find_on_this_machine(url))
             self._on_ready(url)
 
     async def on_tick(self, counter: int) -> bool:
@@ -248,11 +248,10 @@ def _bind(host: str, port: int, *, stuck_after_s: float) -> socket.socket:
     return listener
 
 
-def _write_url(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
+def write_url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _find_on_this_machine(url: str) -> str:
+def find_on_this_machine(url: str) -> str:
     """The URL for programs on this machine: a server on every address is also on loopback."""
     return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")

@@ -15,9 +15,9 @@ always send one.
 What was found is remembered for `REMEMBERED_S` seconds, so that a busy client costs no query per request. Everything is
 forgotten as soon as anybody's rights change in this process, or a hint tells that they did in another one.
 
-An address that sends wrong tokens is soon made to wait, because the token in the settings may be short enough to guess.
-Wrong cookies do not count: a session's secret cannot be guessed, and a page with a stale cookie sends it with
-everything that it loads.
+An address that sends wrong tokens is soon refused more of them (guesses.py); a valid one always gets in. Wrong cookies
+do not count: a session's secret cannot be guessed, and a page with a stale cookie sends it with everything that it
+loads.
 
 Must stay true (tests/server/test_authentication.py): the order above; no login outlasts its rights.
 """
@@ -25,27 +25,29 @@ Must stay true (tests/server/test_authentication.py): the order above; no login 
 from __future__ import annotations
 
 import hmac
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from indelible.app.app import App
-from indelible.errors import Invalid, RateLimited
+from indelible.errors import Invalid
 from indelible.loopback import is_loopback
-from indelible.server.access.proxies import Proxies
-from indelible.server.limits.rate_limits import TokenBuckets
+from indelible.server.access.guesses import Guesses
 from indelible.service.access.identity import Identity
 from indelible.settings import Settings
 from indelible.store.accounts.protocol import CredentialKey
 from indelible.store.accounts.secrets import hash_secret
 
 COOKIE: Final = "indelible_session"
+"""The session's cookie on plain http; see `name_cookie`."""
 REMEMBERED_S: Final = 2.0
 _MAX_REMEMBERED: Final = 10_000
-GUESSES: Final = 30
-"""So many wrong credentials at once from one address, and one more every two seconds."""
+_GUESSABLE: Final = 20
+"""A token in the settings with fewer characters can be guessed by who may try often."""
+T = TypeVar("T")
 
 
 def needs_login(settings: Settings) -> bool:
@@ -61,16 +63,16 @@ def has_login(settings: Settings) -> bool:
 class Authenticator:
     """One per process, of the app that it serves."""
 
-    def __init__(self, app: App, settings: Settings, proxies: Proxies) -> None:
+    def __init__(self, app: App, settings: Settings) -> None:
         self.needs_login = needs_login(settings)
         self._app = app
         self._settings = settings
-        self._proxies = proxies
         self._token_hash = hash_secret(settings.token) if settings.token else None
+        self._is_guessable = 0 < len(settings.token) < _GUESSABLE
         self._user_header = settings.proxy_user_header.lower() if settings.trusted_proxies else ""
         self._remembered: dict[bytes, tuple[Identity, float]] = {}
         self._changes = 0
-        self._guesses = TokenBuckets(0.5, GUESSES, monotonic=app.clock.monotonic)
+        self._guesses = Guesses(app.clock)
         self._local = Identity(user_id=app.owner_id, user="local", role="admin", how="none")
 
     def forget(self) -> None:
@@ -88,24 +90,33 @@ class Authenticator:
             return await self._find_bearer(given) or self._local
         if given is not None:
             return await self._find_bearer(given, find_address(scope))
-        cookie = read_cookie(headers)
+        cookie = read_cookie(headers, name_cookie(COOKIE, scope["scheme"], scope.get("root_path", "")))
         if cookie is not None:
             found = await self._find_session(cookie)
             if found is not None or self.needs_login:
                 return found
         return None if self.needs_login else self._local
 
-    def is_first_token(self, secret: str) -> bool:
-        """Whether this is the setting `token`."""
-        return self._token_hash is not None and hmac.compare_digest(hash_secret(secret), self._token_hash)
+    async def try_token(
+        self,
+        secret: str,
+        address: str,
+        *,
+        first: Callable[[], Awaitable[T | None]],
+        stored: Callable[[], Awaitable[T | None]],
+    ) -> T | None:
+        """What `first` finds if this is the setting `token`, or else `stored`. If it is none, the address has guessed.
 
-    def check_guesses(self, address: str) -> None:
-        """Raises `RateLimited` if too many wrong credentials came from here."""
-        if self._guesses.is_empty(address):
-            raise RateLimited("Too many failed logins from this address. Wait a minute.", retry_after_s=60)
+        Raises `RateLimited` if it has guessed too often.
+        """
+        is_first = self._token_hash is not None and hmac.compare_digest(hash_secret(secret), self._token_hash)
 
-    def note_wrong(self, address: str) -> None:
-        self._guesses.acquire(address)
+        async def compare() -> T | None:
+            return await first() if is_first else None
+
+        if self._is_guessable:
+            return await self._guesses.find(address, stored, compare=compare)
+        return await first() if is_first else await self._guesses.find(address, stored)
 
     async def _find_bearer(self, given: str, guesser: str | None = None) -> Identity | None:
         """The user of a token. With `guesser`, an address, a wrong one counts."""
@@ -116,15 +127,16 @@ class Authenticator:
         key = b"token" + hash_secret(secret)
         if (known := self._recall(key)) is not None:
             return known
-        if guesser is not None:
-            self.check_guesses(guesser)
-        if self.is_first_token(secret):
-            return replace(self._local, how="token")
         changes = self._changes
-        found = await self._app.accounts.find_token(secret)
-        if found is None and guesser is not None:
-            self.note_wrong(guesser)
-        return None if found is None else self._remember(key, Identity.of(found, "token"), changes)
+
+        async def first() -> Identity:
+            return replace(self._local, how="token")
+
+        async def stored() -> Identity | None:
+            found = await self._app.accounts.find_token(secret)
+            return None if found is None else self._remember(key, Identity.of(found, "token"), changes)
+
+        return await stored() if guesser is None else await self.try_token(secret, guesser, first=first, stored=stored)
 
     async def _find_session(self, secret: str) -> Identity | None:
         key = b"session" + hash_secret(secret)
@@ -186,10 +198,21 @@ def find_address(scope: Scope) -> str:
     return client[0] if client else ""
 
 
-def read_cookie(headers: Headers) -> str | None:
-    """The session's secret."""
+def name_cookie(name: str, scheme: str, base_path: str) -> str:
+    """The name that a cookie has where it can be trusted.
+
+    Over https a browser accepts a cookie with such a prefix only from us: no page of another subdomain, and nobody on
+    the way to one that is not encrypted, can set it and so log the user in as somebody else. At the root not even
+    another path of this host can.
+    """
+    if scheme != "https":
+        return name
+    return f"__Secure-{name}" if base_path else f"__Host-{name}"
+
+
+def read_cookie(headers: Headers, wanted: str) -> str | None:
     for pair in headers.get("cookie", "").split(";"):
         name, _, value = pair.strip().partition("=")
-        if name == COOKIE and value:
+        if name == wanted and value:
             return value
     return None

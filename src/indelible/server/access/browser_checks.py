@@ -4,7 +4,7 @@ A page cannot set these headers. `Host` is the name that it used: on loopback wi
 resolves to 127.0.0.1 (DNS rebinding) is refused, and with the setting `hosts` every other name is.
 
 `Origin` and `Sec-Fetch-Site` tell the site of the page. A browser adds a cookie, or the login of a proxy, by itself,
-so a request with one must come from our own page: a write or a feed has to prove it, a plain read must not show the
+so a request with one must come from our own page: a write or a stream has to prove it, a plain read must not show the
 opposite. (The cookie is `SameSite=Strict` too, which does not cover other ports and subdomains.) Without a login the
 same holds for everybody on this machine, except that programs, which send neither header, may write. A request with a
 bearer token was meant, whichever page sent it; the setting `cors_origins` lets such pages read the response.
@@ -15,6 +15,7 @@ Must stay true (tests/server/test_access.py, tests/server/test_access_matrix.py)
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -37,10 +38,19 @@ _OTHER_SITES: Final = (
 _NO_PROOF: Final = "A request with a cookie must show that it comes from this server's own page: send its Origin."
 _PREFLIGHT: Final = {"Access-Control-Allow-Methods": "GET, POST, PUT, PATCH, DELETE", "Access-Control-Max-Age": "600"}
 _ALLOWED_HEADERS: Final = "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-Indelible-Chat"
+_STREAMS: Final = re.compile(r"/(?:events|stream)$|^/v1/responses/[^/]+$")
+"""Paths of streams that are opened by reading: feeds, and those of the compatible wires."""
 _OPENAI_HEADER: Final = re.compile(r"(?:x-stainless|openai)-[a-z-]+", re.IGNORECASE)
 """What OpenAI's clients add to every request."""
 _EXPOSED: Final = b"Retry-After, X-Indelible-Chat"
 """Headers of responses that a page may read, beside those that every page may."""
+
+
+def is_own_host(host: str, listed: Collection[str]) -> bool:
+    """Whether this is a name of ours in the header `Host`: a listed one (in lower case), or loopback."""
+    found = _HOST.fullmatch(host)
+    name = "" if found is None else found["name"].lower()
+    return bool(name) and (name in listed or is_loopback(name))
 
 
 class BrowserChecks:
@@ -52,9 +62,7 @@ class BrowserChecks:
         self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.cors_origins)
 
     def check_host(self, headers: Headers) -> Response | None:
-        found = _HOST.fullmatch(headers.get("host", ""))
-        name = "" if found is None else found["name"].lower()
-        if self._any_host or name in self._hosts or (found is not None and is_loopback(name)):
+        if self._any_host or is_own_host(headers.get("host", ""), self._hosts):
             return None
         if self._hosts:
             detail = "This server does not answer to this host name. Add it to the setting `hosts`."
@@ -71,7 +79,7 @@ class BrowserChecks:
         is_own = origin is not None and origin.lower().partition("://")[2] == headers.get("host", "").lower()
         if (origin is not None and not is_own) or site in ("cross-site", "same-site"):
             return make_problem(403, "forbidden", _OTHER_SITES)
-        must_prove = has_cookie and (method not in SAFE_METHODS or path.endswith("/events"))
+        must_prove = has_cookie and (method not in SAFE_METHODS or _STREAMS.search(path) is not None)
         if must_prove and not is_own and site != "same-origin":
             return make_problem(403, "forbidden", _NO_PROOF)
         return None

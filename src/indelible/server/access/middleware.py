@@ -11,6 +11,7 @@ Everything else is refused by default, including routes that are added later. A 
 the login instead.
 
 A body that is too large is refused before it fills the memory: by its announced length, or when it exceeds the limit.
+What a refused stranger has not sent yet is not read: the connection closes.
 
 Must stay true (tests/server/test_access.py, tests/server/test_access_matrix.py): no route answers anybody whom the
 table there does not name.
@@ -49,6 +50,9 @@ _STATIC: Final = "/web/"
 _OWN_RULE: Final = ("/api/v1/tokens", "/api/v1/users", SESSION)
 """What service/accounts/logins.py checks: a token for these need not be one for writing."""
 
+_READ_TOO: Final = ("/v1/", "/ai-sdk/")
+"""The compatible wires answer a write with the reply."""
+
 _NOBODY: Final = "Log in at /login, or send a token: Authorization: Bearer …"
 _CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
 
@@ -64,7 +68,7 @@ class AccessMiddleware:
         self._base_path = normalize_base_path(settings.base_path)
         self._browser = BrowserChecks(settings)
         self._import_max_bytes = settings.import_max_bytes
-        self.proxies = Proxies(settings.trusted_proxies)
+        self._proxies = Proxies(settings.trusted_proxies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -72,7 +76,7 @@ class AccessMiddleware:
             return
         headers = Headers(scope=scope)
         path = split_path(scope, self._base_path)
-        through_proxy = self.proxies.resolve(scope, headers)
+        through_proxy = self._proxies.resolve(scope, headers)
         cors = self._browser.list_cors_headers(headers)
         if cors or not (path.startswith("/api/v1/chats/") and path.endswith("/events")):  # a feed has its own
             send = add_headers(send, cors)
@@ -80,6 +84,7 @@ class AccessMiddleware:
         if not is_upload(scope):
             max_bytes = self._import_max_bytes if is_import(scope) else MAX_BODY_BYTES
             receive = _count(receive, max_bytes)
+        identity: Identity | None = None
         request: OpenRequest | None = None
         state = self._find_state()
         try:
@@ -95,6 +100,8 @@ class AccessMiddleware:
         except StoreFailed:
             refusal = make_problem(503, "unavailable", "The database is unavailable. Retry in a moment.")
         if refusal is not None:
+            if identity is None and _has_body(headers):
+                refusal.headers["Connection"] = "close"
             await refusal(scope, receive, send)
         elif request is None or state is None:
             await self._application(scope, receive, send)
@@ -103,7 +110,7 @@ class AccessMiddleware:
 
     def _check_request(self, scope: Scope, path: str, headers: Headers, max_bytes: int | None) -> Response | None:
         if max_bytes is not None and _read_length(headers) > max_bytes:
-            return make_problem(413, "too_large", _explain_limit(max_bytes), headers={"Connection": "close"})
+            return make_problem(413, "too_large", _explain_limit(max_bytes))
         if path in OPEN_TO_ALL:
             return None
         return self._browser.check_host(headers) or self._browser.answer_preflight(scope, headers)
@@ -123,7 +130,10 @@ class AccessMiddleware:
         if identity is None or is_open:
             return None
         if not path.startswith(_OWN_RULE):
-            identity.check_scope("read" if method in SAFE_METHODS else "write")
+            if method not in SAFE_METHODS:
+                identity.check_scope("write")
+            if method in SAFE_METHODS or _shows_what_is_there(path):
+                identity.check_scope("read")
         state.check_rate(identity.user_id)
         return None
 
@@ -134,6 +144,11 @@ class AccessMiddleware:
         query = scope.get("query_string", b"").decode("latin-1")
         wanted = quote(f"{self._base_path}{path}" + (f"?{query}" if query else ""), safe="/")
         return RedirectResponse(f"{self._base_path}/login?next={wanted}", status_code=303)
+
+
+def _shows_what_is_there(path: str) -> bool:
+    """Whether a write here lets its sender read: the reply comes with it, or it makes a link to the chat."""
+    return path.startswith(_READ_TOO) or path.endswith("/shares")
 
 
 def _needs_nothing(path: str) -> bool:
@@ -147,6 +162,10 @@ def needs_no_login(path: str, method: str) -> bool:
 
 def _is_cookie(identity: Identity | None) -> bool:
     return identity is not None and identity.how in ("session", "proxy")
+
+
+def _has_body(headers: Headers) -> bool:
+    return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
 
 
 def _read_length(headers: Headers) -> int:

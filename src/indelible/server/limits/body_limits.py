@@ -37,8 +37,9 @@ MAX_JSON_VALUES: Final = 50_000
 MAX_JSON_DEPTH: Final = 64
 _DETAIL: Final = "Request bodies must not be compressed. Send the body as it is, without `Content-Encoding`."
 _COMPRESSED: Final = make_problem(415, "unsupported_type", _DETAIL)
-_COMPRESSED_FILE: Final = make_problem(415, "unsupported_type", _DETAIL, headers={"Connection": "close"})
-"""Nobody reads the file."""
+_CLOSE: Final = {"Connection": "close"}
+"""Nobody reads the rest."""
+_COMPRESSED_FILE: Final = make_problem(415, "unsupported_type", _DETAIL, headers=_CLOSE)
 _STRUCTURE: Final = re.compile(rb"[\[\]{},]")
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
@@ -74,7 +75,7 @@ class BodyLimits:
                 check_json(message.get("body", b""))
         except (TooLarge, HTTPException) as error:  # the latter from access/middleware.py
             detail = str(error.detail if isinstance(error, HTTPException) else error)
-            await make_problem(413, "too_large", detail)(scope, receive, send)
+            await make_problem(413, "too_large", detail, headers=_CLOSE)(scope, receive, send)
             return
         except Invalid as error:
             await make_problem(400, "bad_request", str(error))(scope, receive, send)

@@ -34,8 +34,11 @@ class TokenBuckets:
         self._buckets[name] = (left - 1, now_s)
         return 0.0
 
-    def is_empty(self, name: str) -> bool:
-        return self._count(name, self._monotonic()) < 1
+    def give_back(self, name: str) -> None:
+        """What was taken was not used."""
+        if name in self._buckets:
+            left, at_s = self._buckets[name]
+            self._buckets[name] = (left + 1, at_s)
 
     def _count(self, name: str, now_s: float) -> float:
         left, at_s = self._buckets.get(name, (self._burst, now_s))

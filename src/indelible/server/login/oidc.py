@@ -47,6 +47,8 @@ def check_oidc(settings: Settings) -> None:
     """Raises `Invalid` if OpenID Connect is configured and cannot work."""
     if settings.oidc_issuer and not settings.oidc_client_id:
         raise Invalid("oidc_issuer is set, and oidc_client_id is not. Set both.")
+    if settings.oidc_issuer and not settings.hosts and not is_loopback(settings.host):
+        raise Invalid("oidc_issuer is set, and hosts is not. List the names by which browsers reach this server.")
     if settings.oidc_issuer and importlib.util.find_spec("joserfc") is None:
         raise Invalid("OpenID Connect needs an extra package: pip install 'indelible[oidc]'")
 

@@ -3,7 +3,10 @@
 Between them the browser keeps the flow in a cookie of ten minutes, `SameSite=Lax`, because coming back is a navigation
 from another site. The session's own cookie is `Strict`, which a browser does not send while it follows a redirect that
 another site began; so the answer is a page that goes on by itself, and not a redirect. A page of another subdomain can
-set cookies for us, so what the cookie holds is checked again.
+set cookies for us on plain http, so what the cookie holds is checked again.
+
+The provider sends the browser back to the name by which it reached us. A client can send any name, so it must be one
+of the setting `hosts`, or loopback.
 
 Nobody becomes the first admin here, whatever the provider calls them: at many providers users choose their names.
 """
@@ -22,13 +25,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from indelible.errors import Invalid
+from indelible.server.access.browser_checks import is_own_host
 from indelible.server.dependencies import ServerState, State
-from indelible.server.login.cookies import set_session_cookie
+from indelible.server.login.cookies import clear_flow_cookie, name_flow_cookie, set_flow_cookie, set_session_cookie
 from indelible.server.login.oidc import Flow, LoginFailed, OidcProvider, new_flow
 from indelible.store.accounts.protocol import ALL_SCOPES, Account
 
-_COOKIE: Final = "indelible_oidc"
-_MAX_AGE_S: Final = 600
 _log: Final = logging.getLogger(__name__)
 
 router = APIRouter()
@@ -42,18 +44,10 @@ async def start_login(request: Request, state: State, next: str = "/") -> Respon
     try:
         url = await provider.write_url(flow, _write_redirect_uri(request, state))
     except LoginFailed as error:
-        return _fail(state, error)
+        return _fail(request, state, error)
     response = RedirectResponse(url, status_code=303)
     kept = base64.urlsafe_b64encode(msgspec.json.encode(flow)).decode()
-    response.set_cookie(
-        _COOKIE,
-        kept,
-        max_age=_MAX_AGE_S,
-        path=f"{state.base_path}/login/oidc",
-        secure=request.url.scheme == "https",
-        httponly=True,
-        samesite="lax",
-    )
+    set_flow_cookie(response, request, kept, state.settings)
     return response
 
 
@@ -63,15 +57,15 @@ async def finish_login(request: Request, state: State) -> Response:
     query = request.query_params
     provider = OidcProvider(state.settings, clock=state.app.clock)
     try:
-        flow = _read_flow(request.cookies.get(_COOKIE))
+        flow = _read_flow(request.cookies.get(name_flow_cookie(request, state.settings)))
         given = {"state": query.get("state", ""), "code": query.get("code", "")}
         name = await provider.find_name(flow, **given, redirect_uri=_write_redirect_uri(request, state))
     except LoginFailed as error:
-        return _fail(state, error)
+        return _fail(request, state, error)
     account = await _find_account(state, name)
     if account is None or account.disabled or account.id == state.app.owner_id:
         _log.warning("a login by OpenID Connect was refused: not a user here, disabled, or the first admin's name")
-        return _redirect_to_login(state, "user")
+        return _redirect_to_login(request, state, "user")
     secret = await state.app.accounts.add_session(
         account.id,
         method="oidc",
@@ -80,7 +74,7 @@ async def finish_login(request: Request, state: State) -> Response:
     )
     response = HTMLResponse(_write_page(flow.next if is_own_path(flow.next) else f"{state.base_path}/"))
     set_session_cookie(response, request, secret, state.settings)
-    response.delete_cookie(_COOKIE, path=f"{state.base_path}/login/oidc")
+    clear_flow_cookie(response, request, state.settings)
     return response
 
 
@@ -100,7 +94,10 @@ async def _find_account(state: ServerState, name: str) -> Account | None:
 
 
 def _write_redirect_uri(request: Request, state: ServerState) -> str:
-    return f"{request.url.scheme}://{request.headers.get('host', '')}{state.base_path}/login/oidc/callback"
+    host = request.headers.get("host", "")
+    if not is_own_host(host, {name.lower() for name in state.settings.hosts}):
+        raise LoginFailed("the server was reached by a name that the setting `hosts` does not list")
+    return f"{request.url.scheme}://{host}{state.base_path}/login/oidc/callback"
 
 
 def _read_flow(kept: str | None) -> Flow:
@@ -110,14 +107,14 @@ def _read_flow(kept: str | None) -> Flow:
         raise LoginFailed("the browser has no login under way; it may have taken longer than ten minutes") from None
 
 
-def _fail(state: ServerState, error: LoginFailed) -> Response:
+def _fail(request: Request, state: ServerState, error: LoginFailed) -> Response:
     _log.warning("a login by OpenID Connect failed: %s", error)
-    return _redirect_to_login(state, "oidc")
+    return _redirect_to_login(request, state, "oidc")
 
 
-def _redirect_to_login(state: ServerState, problem: str) -> Response:
+def _redirect_to_login(request: Request, state: ServerState, problem: str) -> Response:
     response = RedirectResponse(f"{state.base_path}/login?problem={quote(problem)}", status_code=303)
-    response.delete_cookie(_COOKIE, path=f"{state.base_path}/login/oidc")
+    clear_flow_cookie(response, request, state.settings)
     return response
 
 

@@ -20,7 +20,7 @@ from indelible.server.openapi.response_schemas import answers
 from indelible.server.problem_details import make_problem
 from indelible.service.access.identity import Identity
 from indelible.service.accounts.results import SessionInfo, SessionUser
-from indelible.store.accounts.protocol import ALL_SCOPES
+from indelible.store.accounts.protocol import ALL_SCOPES, Credential
 
 router = APIRouter(tags=["session"])
 
@@ -34,23 +34,23 @@ async def get_session(login: Login, state: State) -> Response:
 @router.post("/session", **answers(SessionInfo))
 async def log_in(body: LoginRequest, request: Request, state: State) -> Response:
     """Log in with a token: the response sets a cookie. A token for a single use is used up."""
-    address = find_address(request.scope)
-    state.authenticator.check_guesses(address)
-    accounts, expires_at = (
-        state.app.accounts,
-        state.app.clock.now() + timedelta(seconds=state.settings.session_timeout_s),
-    )
-    if state.authenticator.is_first_token(body.token):
-        bound_to = state.settings.token
+    accounts, settings = state.app.accounts, state.settings
+    expires_at = state.app.clock.now() + timedelta(seconds=settings.session_timeout_s)
+
+    async def open_first() -> tuple[Credential, str] | None:
         secret = await accounts.add_session(
-            state.app.owner_id, method="token", scopes=ALL_SCOPES, expires_at=expires_at, bound_to=bound_to
+            state.app.owner_id, method="token", scopes=ALL_SCOPES, expires_at=expires_at, bound_to=settings.token
         )
-        found = await accounts.find_session(secret, bound_to=bound_to)
-        opened = None if found is None else (found, secret)
-    else:
-        opened = await accounts.open_session(body.token, expires_at=expires_at)
+        found = await accounts.find_session(secret, bound_to=settings.token)
+        return None if found is None else (found, secret)
+
+    async def open_stored() -> tuple[Credential, str] | None:
+        return await accounts.open_session(body.token, expires_at=expires_at)
+
+    opened = await state.authenticator.try_token(
+        body.token, find_address(request.scope), first=open_first, stored=open_stored
+    )
     if opened is None:
-        state.authenticator.note_wrong(address)
         return make_problem(401, "unauthorized", "This token is not valid. It may have expired or been revoked.")
     response = answer_json(describe_session(Identity.of(opened[0], "session"), state))
     set_session_cookie(response, request, opened[1], state.settings)

@@ -25,7 +25,10 @@ _NEEDS: dict[Scope, str] = {
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """`key` is the row that these rights come from; None if they come from the settings alone."""
+    """`key` is the row that these rights come from; None if they come from the settings alone.
+
+    `token_expires_at` is the end of the token that they come from, also those of a session that it opened.
+    """
 
     user_id: str
     user: str
@@ -34,6 +37,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     scopes: tuple[Scope, ...] = ALL_SCOPES
     key: CredentialKey | None = None
     expires_at: datetime | None = None
+    token_expires_at: datetime | None = None
 
     @classmethod
     def of(cls, credential: Credential, how: LoginHow) -> Identity:
@@ -45,6 +49,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
             scopes=credential.scopes,
             key=credential.key,
             expires_at=credential.expires_at,
+            token_expires_at=credential.token_expires_at,
         )
 
     def check_scope(self, scope: Scope) -> None:

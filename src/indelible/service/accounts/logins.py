@@ -1,7 +1,8 @@
 """The use cases of logins: tokens of a user, and, for an admin, users.
 
-A new token gets only scopes that the login creating it has, so no token grants more than its creator could do. Tokens
-are managed with a login or a token of scope `admin`: a leaked token for reading or writing cannot make another.
+A new token gets only scopes that the login creating it has, and ends no later than the token that this login comes
+from, so no token grants more than its creator could do, or for longer. Tokens are managed with a login or a token of
+scope `admin`: a leaked token for reading or writing cannot make another.
 
 Must stay true (tests/server/test_access_matrix.py, tests/server/test_login.py).
 """
@@ -21,6 +22,8 @@ from indelible.service.accounts.results import CreatedToken, TokenPage, UserInfo
 from indelible.store.accounts.protocol import ALL_SCOPES, Account, AccountStore
 from indelible.store.database.tables.enumerations import Scope, UserRole
 
+FIRST_ADMIN: Final = "local"
+"""The user whose chats a server without a login serves, and whose token the setting `token` is."""
 MAX_TOKEN_LABEL: Final = 200
 """The longest label of a token, in characters."""
 
@@ -45,7 +48,8 @@ class AccountService:
         for scope in scopes:
             if scope not in self._identity.scopes:
                 raise NotPermitted(f"You can't give a token the scope `{scope}`: you don't have it.")
-        expires_at = None if expires_in_s is None else self._clock.now() + timedelta(seconds=expires_in_s)
+        wanted = None if expires_in_s is None else self._clock.now() + timedelta(seconds=expires_in_s)
+        expires_at = min((end for end in (wanted, self._identity.token_expires_at) if end is not None), default=None)
         made, secret = await self._accounts.create_token(
             self._identity.user_id, label=label, scopes=scopes, expires_at=expires_at
         )
@@ -65,6 +69,7 @@ class AccountService:
 
     async def update_user(self, name: str, *, role: UserRole | None, disabled: bool | None) -> UserInfo:
         self._identity.check_admin()
+        check_change(name, role=role, disabled=disabled)
         if name == self._identity.user and (disabled or role == "user"):
             raise Invalid("You can't disable or demote yourself. Ask another admin, or use `indelible user`.")
         return _show_user(await self._accounts.update_user(name, role=role, disabled=disabled))
@@ -76,6 +81,15 @@ def check_token(label: str, scopes: Sequence[str]) -> None:
         raise Invalid(f"The label is too long (limit {MAX_TOKEN_LABEL} characters).")
     if not scopes or len(set(scopes)) != len(scopes) or not set(scopes) <= set(ALL_SCOPES):
         raise Invalid("A token needs one or more of the scopes read, write and admin, each once.")
+
+
+def check_change(name: str, *, role: UserRole | None = None, disabled: bool | None = None) -> None:
+    """Raises `Invalid` for a change that would have no effect: the settings say what the first admin may do."""
+    if name == FIRST_ADMIN and (disabled or role == "user"):
+        raise Invalid(
+            f"{FIRST_ADMIN} is the first admin, and can't be disabled or demoted. "
+            "To keep everybody out of it, remove the setting `token` and revoke the tokens of this user."
+        )
 
 
 def _show_user(account: Account) -> UserInfo:

@@ -62,7 +62,7 @@ class CredentialKey(NamedTuple):
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True):
-    """A valid token or session, and the user it acts for."""
+    """A valid token or session, and the user it acts for. `token_expires_at`: the end of the token it comes from."""
 
     key: CredentialKey
     user_id: str
@@ -70,6 +70,7 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
     role: UserRole
     scopes: tuple[Scope, ...]
     expires_at: datetime | None
+    token_expires_at: datetime | None
 
 
 class Link(NamedTuple):
@@ -171,7 +172,7 @@ class ShareStore(Protocol):
     async def share_with_user(self, chat_id: str, user: str, *, owner_id: str) -> Share:
         """Let another user read the chat. Sharing again returns the same share.
 
-        A chat that is not this owner's, and an unknown user, are `NotFound`; the owner is `Invalid`.
+        A chat that is not this owner's, and an unknown or disabled user, are `NotFound`; the owner is `Invalid`.
         """
 
     async def share_by_link(self, chat_id: str, *, owner_id: str) -> tuple[Share, str]:

@@ -42,7 +42,10 @@ _VALID: Final[dict[CredentialKind, str]] = {
 }
 """`$2` is the time, in the first two."""
 
-_FOUND: Final = "SELECT c.id, c.user_id, u.name, u.role, c.scopes, c.expires_at"
+_FOUND: Final[dict[CredentialKind, str]] = {
+    "token": "SELECT c.id, c.user_id, u.name, u.role, c.scopes, c.expires_at, c.expires_at AS token_expires_at",
+    "session": "SELECT c.id, c.user_id, u.name, u.role, c.scopes, c.expires_at, t.expires_at AS token_expires_at",
+}
 
 
 class SqlAccounts:
@@ -159,9 +162,11 @@ class SqlAccounts:
 
     async def open_session(self, token: str, *, expires_at: datetime) -> tuple[Credential, str] | None:
         secret, now = new_secret("session"), self._clock.now()
+        sql = f"{_FOUND['token']}, c.single_use {_VALID['token']} AND c.hash = $1"
+        if await load_one(self._database, sql, hash_secret(token), now) is None:
+            return None  # a wrong token costs no more than a read
 
         async def open_one(transaction: Transaction) -> Credential | None:
-            sql = f"{_FOUND}, c.single_use {_VALID['token']} AND c.hash = $1"
             row = await transaction.one(sql, hash_secret(token), now)
             if row is None:
                 return None
@@ -180,7 +185,8 @@ class SqlAccounts:
                 scopes=row["scopes"],
                 expires_at=expires_at,
             )
-            return _read_credential("session", {**dict(row), "id": session_id, "expires_at": expires_at})
+            opened = {**dict(row), "id": session_id, "expires_at": expires_at}
+            return _read_credential("session", opened | ({"token_expires_at": None} if is_single else {}))
 
         opened = await self._database.write(open_one)
         return None if opened is None else (opened, secret)
@@ -255,7 +261,7 @@ class SqlAccounts:
         await self._database.write(forget)
 
     async def _find(self, kind: CredentialKind, hashed: bytes, rule: str) -> Credential | None:
-        sql = f"{_FOUND} {_VALID[kind]} AND c.hash = $1 {rule}"
+        sql = f"{_FOUND[kind]} {_VALID[kind]} AND c.hash = $1 {rule}"
         row = await load_one(self._database, sql, hashed, self._clock.now())
         return None if row is None else _read_credential(kind, row)
 
@@ -297,6 +303,7 @@ def _read_credential(kind: CredentialKind, row: Row) -> Credential:
         role=row["role"],
         scopes=tuple(_read_scopes(row["scopes"])),
         expires_at=to_time(row["expires_at"]),
+        token_expires_at=to_time(row["token_expires_at"]),
     )
 
 

@@ -18,6 +18,8 @@ from indelible.store.queries.listing import ChatSummary, load_summary
 from indelible.store.queries.users import find_owner
 
 _SHARE: Final = "SELECT s.id, u.name, s.created_at FROM shares AS s LEFT JOIN users AS u ON u.id = s.user_id"
+_ACTIVE: Final = "SELECT id FROM users WHERE name = $1 AND disabled_at IS NULL"
+"""Whoever shares a chat learns no difference between a user who is disabled and none."""
 _SHARED: Final = """
     SELECT c.id FROM shares AS s JOIN chats AS c ON c.id = s.chat_id WHERE s.user_id = $1
     ORDER BY c.updated_at DESC, c.id DESC LIMIT $2
@@ -49,7 +51,7 @@ class SqlShares:
     async def share_with_user(self, chat_id: str, user: str, *, owner_id: str) -> Share:
         async def share(transaction: Transaction) -> Share:
             await _check_owner(transaction, chat_id, owner_id)
-            named = await transaction.one("SELECT id FROM users WHERE name = $1", clean_label(user))
+            named = await transaction.one(_ACTIVE, clean_label(user))
             if named is None:
                 raise NotFound("There is no user of this name.")
             if named["id"] == owner_id:
