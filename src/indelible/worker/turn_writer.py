@@ -29,7 +29,7 @@ import msgspec
 
 from indelible.concurrency.scope import CancelScope, Cause
 from indelible.concurrency.tasks import Backoff
-from indelible.content import File, Message, Part, PartialReason, ToolResult, ToolStarted
+from indelible.content import File, Message, Part, PartialReason, ToolProgress, ToolResult, ToolStarted
 from indelible.errors import LeaseLost, StoreFailed
 from indelible.logs import set_log_attempt
 from indelible.loop.host import TurnHost
@@ -72,6 +72,7 @@ from indelible.store.queries.open_turn import OpenWork
 from indelible.tools.tool import ToolCallRecord
 from indelible.worker.attachments import Attachments
 from indelible.worker.dependencies import RunLog, WorkerDependencies
+from indelible.worker.pulse import Pulse
 from indelible.worker.resume import build_history
 
 _log: Final = logging.getLogger(__name__)
@@ -81,7 +82,8 @@ _RETRY_WHEN_LEAVING_S: Final = 0.5
 _NOTHING_TO_SHORTEN: Final = "Nothing to summarise yet."
 _STATUS_OF: Final[dict[PartialReason | None, RunStatus]] = {"failed": "error", "interrupted": "interrupted"}
 """The recorded status of a step that was interrupted for this reason; any other step is complete."""
-
+_OF_TOOLS: Final = (ToolProgress, ToolResult)
+"""What running tools publish: a stop keeps it, whenever it comes."""
 
 W = TypeVar("W", bound=WithStep[Any])
 
@@ -98,7 +100,14 @@ class TurnWriter(TurnHost):
     """
 
     def __init__(
-        self, deps: WorkerDependencies, work: OpenWork, scope: CancelScope, worker_scope: CancelScope, log: RunLog
+        self,
+        deps: WorkerDependencies,
+        work: OpenWork,
+        scope: CancelScope,
+        worker_scope: CancelScope,
+        log: RunLog,
+        *,
+        pulse: Pulse,
     ) -> None:
         assert work.turn_id is not None
         self.ended = False
@@ -114,6 +123,7 @@ class TurnWriter(TurnHost):
         self._epoch = work.epoch
         self._scope = scope
         self._worker_scope = worker_scope
+        self._pulse = pulse
         self._writer: JournalWriter | None = None
         self._begun: frozenset[str] = frozenset()
         self._attachments = Attachments(deps.files, chat_id=work.chat_id, owner_id=work.owner_id)
@@ -135,7 +145,18 @@ class TurnWriter(TurnHost):
     def publish(self, part: Part) -> Awaitable[None] | None:
         """The hot path: once per part."""
         assert self._writer is not None
+        if self._pulse.is_doubtful and type(part) not in _OF_TOOLS:
+            return self._publish_when_known(part)
         return self._writer.publish(part)
+
+    async def _publish_when_known(self, part: Part) -> None:
+        """Publish a part of the model when the chat was read, unless the turn was stopped or lost meanwhile."""
+        await self._pulse.wait(self._scope)
+        self._scope.check()
+        assert self._writer is not None
+        room = self._writer.publish(part)
+        if room is not None:
+            await room
 
     def has_progressed(self, *, in_tool: bool) -> bool:
         """Whether a part was written since this worker acquired the chat; with `in_tool`, whether a tool settled."""
