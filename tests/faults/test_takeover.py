@@ -27,6 +27,7 @@ from tests.support.process_harness import (
 )
 from tests.support.waiting import poll_until
 
+import indelible
 from indelible.app.app import App
 from indelible.settings import load_settings
 from indelible.store.database.tables.chats import attempts, journal, messages, turns, workers
@@ -177,6 +178,32 @@ async def test_a_worker_that_sleeps_past_its_lease_changes_nothing_when_it_wakes
         async with reading(*again):
             await wait_for_the_end(harness, again)
     assert await count_takeovers(harness, [*readers, *again]) >= len(bereaved)
+
+
+async def test_a_stop_of_the_only_worker_takes_effect_while_it_sleeps_and_it_adds_nothing_when_it_wakes(
+    harness: ProcessHarness, database: str
+) -> None:
+    """All the rest of the reply is ready for it at once when it wakes."""
+    async with indelible.open(database, worker=False, settings=load_settings(**SHORT_LEASES)) as app:
+        sleeper = await harness.start_worker(**SHORT_LEASES)
+        [reader] = await ask_all(app, 1)
+        async with reading(reader):
+            await wait_for_words([reader], 5)
+            sleeper.send_signal(signal.SIGSTOP)
+            assert (await reader.chat.interrupt()).status == "idle"
+            stopped_ids = await list_ended_attempts(harness)
+            left_behind = await list_rows_of(harness, stopped_ids)
+            slept_until = await read_heartbeat(harness, sleeper)
+            harness.finish_replies()
+            sleeper.send_signal(signal.SIGCONT)
+            await wait_for_heartbeat(harness, sleeper, after=slept_until)
+            [again] = await ask_all(app, 1)
+            async with reading(again):
+                await wait_for_the_end(harness, [again])
+            await reader.wait_for_ends(1)
+        assert await list_rows_of(harness, stopped_ids) == left_behind
+        [turn] = (await reader.check(harness.engine)).turns
+        assert turn.outcome == "interrupted"
 
 
 async def test_a_worker_that_falls_asleep_in_the_middle_of_a_transaction_holds_nobody_up(

@@ -48,6 +48,7 @@ async def poll(store: SqlStore) -> None:
     await store.acquire("worker_a", limit=10, per_user=5)
     await store.probe("worker_a", ["chat_0", "chat_1"], per_user=5)
     await store.expired(limit=10)
+    await store.unheld_stops(limit=10)
     await store.pack(ended_before=datetime.now(UTC), clock=ManualClock())
     await store.positions(["chat_0", "chat_1"])
 

@@ -103,6 +103,10 @@ KEPT_BY = {
         "Chats whose deadline": "chats_that_waited_in_vain_are_found_the_longest_waiting_first",
         "Only a hint": "calls_expire_only_when_their_time_is_over",
     },
+    "unheld_stops": {
+        "Turns that were stopped": "stops_without_a_live_holder_are_found_the_longest_waiting_first",
+        "Only a hint": "a_repeated_stop_ends_the_turn_only_when_its_holder_is_dead_or_gone",
+    },
     "clean_up": {"Delete what is no longer": "cleaning_up_forgets_old_keys_and_workers_long_dead_and_nothing_else"},
     "fork": {
         "Create a new chat": "the_copy_is_the_path_to_the_message_word_by_word",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import io
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,9 +15,11 @@ from tests.support.messages import find_notices
 
 from indelible.content import File, Text, ToolResult
 from indelible.errors import ModelFailed, StoreFailed
-from indelible.files.database_bytes import DatabaseBytes
+from indelible.files.database_bytes import DatabaseBytes, DatabaseWriter
+from indelible.files.sql_files import SqlFiles
 from indelible.models.profile import find_profile
 from indelible.models.protocol import ModelTraits
+from indelible.store.database.errors import DatabaseUnreachable
 from indelible.testing import ScriptedModel, parts
 from indelible.worker import attachments
 from indelible.worker.attachments import MAX_TEXT_BYTES
@@ -122,6 +126,82 @@ async def test_a_file_that_cannot_be_read_now_fails_the_turn_and_a_retry_helps(
     ]
     assert (await chat.retry()).text == "Done"
     assert isinstance(model.calls[0].messages[-1].blocks[1], File)
+
+
+class Outage:
+    """Replaces a method: the database does not answer the first calls, and then everything is as ever."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, *, calls: int = 2) -> None:
+        self.left = calls
+        self.began = asyncio.Event()
+        answer = getattr(owner, name)
+
+        def call(*given: Any, **more: Any) -> Any:
+            return answer(*given, **more) if self._is_over() else self._fail()
+
+        def stream(*given: Any, **more: Any) -> Any:
+            return answer(*given, **more) if self._is_over() else self._fail_stream()
+
+        monkeypatch.setattr(owner, name, stream if inspect.isasyncgenfunction(answer) else call)
+
+    def _is_over(self) -> bool:
+        self.left -= 1
+        self.began.set()
+        return self.left < 0
+
+    async def _fail(self) -> None:
+        raise DatabaseUnreachable("The connection was lost. Try again.")
+
+    async def _fail_stream(self) -> AsyncIterator[bytes]:
+        yield b"half"
+        await self._fail()
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize(("owner", "method"), [(SqlFiles, "find_used"), (DatabaseBytes, "read")])
+async def test_a_connection_that_is_lost_while_files_are_read_is_waited_for(
+    harness: AppHarness, monkeypatch: pytest.MonkeyPatch, owner: type, method: str
+) -> None:
+    outage = Outage(monkeypatch, owner, method)
+    png = draw()
+    assert await ask(harness, ScriptedModel([DONE]), ("a.png", png)) == [File("image/png", name="a.png", data=png)]
+    assert outage.left < 0
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize(("owner", "method"), [(SqlFiles, "_begin"), (DatabaseWriter, "write"), (SqlFiles, "_finish")])
+async def test_a_file_of_a_tool_waits_for_a_lost_connection_and_is_kept(
+    harness: AppHarness, monkeypatch: pytest.MonkeyPatch, owner: type, method: str
+) -> None:
+    png = draw()
+
+    def chart() -> bytes:
+        return png
+
+    outage = Outage(monkeypatch, owner, method)
+    model = ScriptedModel([[parts.tool_call("c", "chart", "{}"), parts.finish("tool_calls")], DONE])
+    await harness.start_worker(model, tools=[chart])
+    chat = await harness.app.create_chat()
+    assert (await chat.send("Draw")).text == "Done"
+    result = (await chat.messages())[2].blocks[0]
+    assert isinstance(result, ToolResult)
+    assert [(file.size, file.file_id is not None) for file in result.files] == [(len(png), True)]
+    assert "not stored" not in result.output
+    sent = model.calls[-1].messages[-1].blocks[0]
+    assert isinstance(sent, ToolResult)
+    assert sent.files == [File("image/png", name="chart-1.png", data=png)]
+    assert outage.left < 0
+
+
+async def test_a_stop_ends_the_wait_for_a_file(harness: AppHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    outage = Outage(monkeypatch, SqlFiles, "find_used", calls=10**9)
+    await harness.start_worker(ScriptedModel([]))
+    chat = await harness.app.create_chat()
+    await chat.post(["Look", await harness.app.upload(draw(), name="a.png")])
+    await outage.began.wait()
+    assert (await chat.interrupt()).status == "idle"
+    assert find_notices(await chat.messages()) == ["Stopped by you."]
+    assert outage.left > 0
 
 
 async def test_a_picture_of_a_tool_is_stored_shown_to_the_model_and_deleted_with_the_chat(harness: AppHarness) -> None:

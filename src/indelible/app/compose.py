@@ -33,6 +33,7 @@ from indelible.recording.recorder import DebugRecorder
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.redaction.known import list_process_secrets
 from indelible.service.budget import Budget
+from indelible.service.stop import StopSweeper
 from indelible.settings import Settings, load_settings
 from indelible.store.database.address import parse_address
 from indelible.store.database.sqlite.file_lock import exclusive_file_lock
@@ -220,6 +221,8 @@ async def _put_together(
     services = await stack.enter_async_context(asyncio.TaskGroup())
     running = [services.create_task(notifier.run(), name="hints"), services.create_task(feed.run(), name="feed")]
     files.on_left = deleted.set
+    stops = StopSweeper(store, clock=clock, interval_s=settings.heartbeat_interval_s)
+    running.append(services.create_task(stops.run(), name="ending stops"))
     running.append(services.create_task(FileSweeper(files, clock=clock, woken=deleted).run(), name="removing files"))
     stack.callback(lambda: [task.cancel() for task in running])
     if worker:

@@ -28,7 +28,7 @@ from indelible.concurrency.scope import CancelScope, Cause
 from indelible.concurrency.tasks import GracefulTask, wait_uncancelled
 from indelible.content import Finish, KeepAlive, Part, StreamError, UsageUpdate
 from indelible.content.assemble import PartAssembler
-from indelible.errors import ModelFailed, TestBroken
+from indelible.errors import Interrupted, ModelFailed, TestBroken
 from indelible.logs import get_logger
 from indelible.loop.normalize import Normalizer
 from indelible.loop.thinking.splitter import SplitterState
@@ -124,12 +124,20 @@ class Attempt:
                 self._silence.cancel()
                 forget()
             if not self._task.abandoned:
-                self._task.task.result()
+                self._raise_error()
             cause = self._scope.cause
             await self._forward_rest()
             self._turn_scope.check()
             if self.assembler.finish is None:
                 raise self._read_failure(cause)
+
+    def _raise_error(self) -> None:
+        """Raise the reader's error. A part that was refused because of a stop is none: held parts are still due."""
+        try:
+            self._task.task.result()
+        except Interrupted:
+            if not self._turn_scope.interrupted:
+                raise
 
     async def _forward_rest(self) -> None:
         """Publish the held parts, unless another worker holds the chat."""

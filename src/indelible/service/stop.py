@@ -4,25 +4,36 @@ A stop is one command, and its outcome has everything that a response needs: the
 locked row, or from the event that ends the turn. So a stop reads neither the history nor the running reply, however
 long they are. A repeated stop with the same idempotency key finds the result of the first one, and waits from there.
 
-Must stay true (tests/server/test_stop_over_http.py, tests/service/test_local.py): a late stop does not stop the next
-turn; a wait ends with the turn, with its time, with the chat, or with the process.
+The worker that holds the chat carries the stop out. One that is frozen or dead does not, and there may be no other. So
+every process with an open app looks for stops whose worker has lost its lease (`StopSweeper`), and ends those turns
+from the journal. What such a worker still publishes when it wakes is refused, because its attempt has ended.
+
+Must stay true (tests/server/test_stop_over_http.py, tests/service/test_local.py, tests/worker/test_frozen.py):
+a late stop does not stop the next turn; a wait ends with the turn, with its time, with the chat, or with the process; a
+stop takes effect without any worker; nothing is added to a chat that was idle in the answer to a stop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import logging
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from indelible.errors import ChatNotFound
+from indelible.clock import Clock
+from indelible.errors import ChatNotFound, Refused, StoreFailed
 from indelible.feed import Feed
+from indelible.machine.commands import Interrupt
 from indelible.machine.events import FeedEvent
 from indelible.machine.states import Status
 from indelible.service.command_results import write_cursor
 from indelible.service.results import InterruptResult
-from indelible.store.protocol import Outcome
+from indelible.store.protocol import ChatStore, Outcome
+
+_log: Final = logging.getLogger(__name__)
+_ENDED_AT_A_TIME: Final = 100
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,3 +102,32 @@ def _note(stop: Stop, event: FeedEvent) -> Stop:
 def _finish(stop: Stop, data: dict[str, Any]) -> Stop:
     result = replace(stop.result, status=data["status"], turn=data["turn"])
     return replace(stop, result=result, is_ending=False)
+
+
+class StopSweeper:
+    """Ends stopped turns that no live worker holds. Run it as a task; several of them do each other no harm."""
+
+    def __init__(self, store: ChatStore, *, clock: Clock, interval_s: float) -> None:
+        self._store = store
+        self._clock = clock
+        self._interval_s = interval_s
+
+    async def run(self) -> None:
+        while True:
+            try:
+                for found in await self._store.unheld_stops(limit=_ENDED_AT_A_TIME):
+                    await self._end(found.chat_id, found.turn_id)
+            except StoreFailed as error:
+                _log.warning("looking for stops that no worker carries out failed and will be retried: %s", error)
+            except Exception:
+                _log.exception("looking for stops that no worker carries out failed and will be retried")
+            await self._clock.sleep(self._interval_s)
+
+    async def _end(self, chat_id: str, turn_id: str) -> None:
+        """Repeat the stop: without a live holder, it ends the turn. A chat that cannot be stopped delays no other."""
+        try:
+            await self._store.execute(chat_id, Interrupt(turn_id=turn_id))
+        except (StoreFailed, Refused) as error:
+            _log.warning("the stop of %s failed and will be retried: %s", chat_id, error)
+        except Exception:
+            _log.exception("the stop of %s failed and will be retried", chat_id)

@@ -28,7 +28,7 @@ from indelible.store.queries.changes import Changes, Resumption
 from indelible.store.queries.chat_view import AttemptName, ChatStatus, ChatView, Event, QueuedMessage
 from indelible.store.queries.history import Page
 from indelible.store.queries.listing import ALL_CHATS, ChatCount, ChatFilter, ChatSummary, ListCursor
-from indelible.store.queries.liveness import Vacancy
+from indelible.store.queries.liveness import UnheldStop, Vacancy
 from indelible.store.queries.open_turn import Expired, Held, OpenWork, Probe
 
 if TYPE_CHECKING:
@@ -215,6 +215,9 @@ class ChatStore(Protocol):
 
     async def expired(self, *, limit: int) -> list[Expired]:
         """Chats whose deadline for tool results has passed, the longest waiting first. Only a hint."""
+
+    async def unheld_stops(self, *, limit: int) -> list[UnheldStop]:
+        """Turns that were stopped and that no live worker holds, the longest waiting first. Only a hint."""
 
     async def clean_up(self, *, dead_for_s: float) -> None:
         """Delete what is no longer needed: expired idempotency keys, and workers long dead."""

@@ -93,7 +93,7 @@ from indelible.store.queries.leases import (
     retire_all,
 )
 from indelible.store.queries.listing import ChatCount, ChatSummary, count_chats, list_chats, load_summary
-from indelible.store.queries.liveness import Vacancy, load_vacant
+from indelible.store.queries.liveness import UnheldStop, Vacancy, load_unheld_stops, load_vacant
 from indelible.store.queries.open_turn import Expired, Held, OpenWork, Probe, load_expired, load_held, load_work
 from indelible.store.queries.users import ensure_user, find_owner
 
@@ -396,6 +396,9 @@ class SqlStore:
 
     async def expired(self, *, limit: int) -> list[Expired]:
         return await self._ask(load_expired, limit=limit)
+
+    async def unheld_stops(self, *, limit: int) -> list[UnheldStop]:
+        return await self._ask(load_unheld_stops, limit=limit, lease_timeout_s=self.lease_timeout_s)
 
     async def fork(self, chat_id: str, message_id: str, *, once: Once | None = None, **named: Any) -> Outcome:
         work = partial(self._fork, chat_id=chat_id, message_id=message_id, **named)

@@ -5,8 +5,9 @@ with the request. Pictures and PDFs go to models that take them (`ModelTraits`),
 named in a sentence, so that the model knows that there is something it cannot see. The newest files come first when
 there are more than fit into a request. A picture that is larger than providers accept is made smaller.
 
-A file whose bytes cannot be read now fails the turn visibly, and a retry may succeed: a reply about a picture that the
-model never got would be worse. A file that is gone for good is named.
+While the database does not answer, a turn waits (patience.py). A file whose bytes cannot be read for another reason
+fails the turn visibly, and a retry may succeed: a reply about a picture that the model never got would be worse. A file
+that is gone for good is named.
 
 It also stores what tools return (`keep`). The chat uses such a file when the tool's result is recorded, and not before:
 a worker that lost the chat can only leave a file that the sweep removes.
@@ -18,7 +19,8 @@ more than the limits.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -29,7 +31,9 @@ from indelible.files.images import FORMATS, shrink_for_model
 from indelible.files.media_types import is_text_type
 from indelible.files.protocol import FileStore, StoredFile, split_chunks
 from indelible.models.protocol import ModelTraits
+from indelible.store.database.errors import DatabaseUnreachable
 from indelible.store.queries.file_mentions import find_file_ids
+from indelible.worker.patience import Patience
 
 _log: Final = logging.getLogger(__name__)
 MAX_REQUEST_BYTES: Final = 20 * 1024 * 1024
@@ -47,32 +51,39 @@ _NO_ROOM: Final = "it is left out here, because newer files fill the request"
 class Attachments:
     """The files of one chat, for one turn."""
 
-    def __init__(self, files: FileStore, *, chat_id: str, owner_id: str) -> None:
+    def __init__(self, files: FileStore, *, chat_id: str, owner_id: str, patience: Patience) -> None:
         self._files = files
         self._chat_id = chat_id
         self._owner_id = owner_id
+        self._patience = patience
 
     async def load(self, messages: Sequence[Message], traits: ModelTraits) -> Sequence[Message]:
         """The messages with the bytes of their files, for a model with these traits."""
         wanted = {file_id for message in messages for file_id in find_file_ids(message.blocks)}
         if not wanted:
             return messages
-        known = await self._files.find_used(self._chat_id, sorted(wanted))
-        loading = _Loading(self._files, known, traits)
+        find = partial(self._files.find_used, self._chat_id, sorted(wanted))
+        known = await self._patience.repeat(find, what="finding the files of a prompt")
+        loading = _Loading(self._files, known, traits, self._patience)
         newest_first = [await loading.fill(message) for message in reversed(messages)]
         return newest_first[::-1]
 
     async def keep(self, file: File) -> File | str:
         """Store a file that a tool returned; gives its reference, or why it was not stored."""
-        assert file.data is not None
-        try:
-            stored = await self._files.upload(
+        data = file.data
+        assert data is not None
+
+        def upload() -> Awaitable[StoredFile]:
+            return self._files.upload(
                 self._owner_id,
-                _split(file.data),
+                _split(data),
                 name=file.name or "file",
                 hint=file.media_type,
-                announced_bytes=len(file.data),
+                announced_bytes=len(data),
             )
+
+        try:
+            stored = await self._patience.repeat(upload, what="storing a file of a tool", failure=DatabaseUnreachable)
         except Refused as refusal:
             return str(refusal)
         except StoreFailed as error:
@@ -84,8 +95,9 @@ class Attachments:
 class _Loading:
     """Loads files until the request is full. Each is loaded once, however often it is named."""
 
-    def __init__(self, files: FileStore, known: dict[str, StoredFile], traits: ModelTraits) -> None:
+    def __init__(self, files: FileStore, known: dict[str, StoredFile], traits: ModelTraits, patience: Patience) -> None:
         self._files = files
+        self._patience = patience
         self._known = known
         self._traits = traits
         self._left_bytes = MAX_REQUEST_BYTES
@@ -160,7 +172,11 @@ class _Loading:
         return File(stored.media_type, name=stored.name, data=await self._read(stored, stored.size))
 
     async def _read(self, stored: StoredFile, size: int) -> bytes:
-        return b"".join([chunk async for chunk in self._files.read_file(stored.id, stop=size)])
+        read = partial(self._read_once, stored.id, size)
+        return await self._patience.repeat(read, what="reading a file for a prompt", failure=DatabaseUnreachable)
+
+    async def _read_once(self, file_id: str, size: int) -> bytes:
+        return b"".join([chunk async for chunk in self._files.read_file(file_id, stop=size)])
 
 
 def _describe(file: File, why: str) -> Text:

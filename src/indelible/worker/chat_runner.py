@@ -44,6 +44,7 @@ from indelible.tools.toolset import AnyTool, name_of
 from indelible.tracing import span
 from indelible.worker.compaction import Compaction, TurnCompacted
 from indelible.worker.dependencies import RunLog, WorkerDependencies
+from indelible.worker.pulse import Pulse
 from indelible.worker.resume import (
     AskModel,
     FinishAnswered,
@@ -82,12 +83,14 @@ class ChatRunner:
         epoch: int,
         worker_scope: CancelScope,
         *,
+        pulse: Pulse,
         on_turn: Callable[[OpenWork], None],
         may_go_on: Callable[[], bool] = lambda: True,
     ) -> None:
         self.chat_id = chat_id
         self.epoch = epoch
         self.ended_turns = 0
+        self._pulse = pulse
         self._on_turn = on_turn
         self._deps = deps
         self._worker_id = worker_id
@@ -137,7 +140,7 @@ class ChatRunner:
             self._deps.record(work, kind=kind, worker_id=self._worker_id) as log,
             span("turn", chat=self.chat_id, turn=work.turn_id, kind=kind, epoch=self.epoch) as traced,
         ):
-            writer = TurnWriter(self._deps, work, scope, self._worker_scope, log)
+            writer = TurnWriter(self._deps, work, scope, self._worker_scope, log, pulse=self._pulse)
             self._scope, self._writer, self._turn_id = scope, writer, work.turn_id
             _log.info("turn started")
             try:

@@ -2,8 +2,8 @@
 
 The loop knows no database. It calls a host (loop/host.py), and `TurnWriter` is the worker's host. Each call from the
 loop becomes one command, and so does each end that the loop returns (chat_runner.py). All of them are shielded, so that
-they complete even if the turn is stopped meanwhile. If the database is down, they wait for it: there is nothing better
-to do, and a command whose response was lost may be repeated (R5).
+they complete even if the turn is stopped meanwhile. If the database is down, they wait for it, as every read does
+(patience.py).
 
 A part is published or recorded. A published part waits for the next flush. A recorded part, the start or the result of
 a tool, is written together with the tool ledger in one transaction (store/journal/tool_ledger.py), which requires that
@@ -19,7 +19,6 @@ Must stay true (tests/worker/test_turns.py): a turn ends exactly once, even if s
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -28,9 +27,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from indelible.concurrency.scope import CancelScope, Cause
-from indelible.concurrency.tasks import Backoff
-from indelible.content import File, Message, Part, PartialReason, ToolResult, ToolStarted
-from indelible.errors import LeaseLost, StoreFailed
+from indelible.content import File, Message, Part, PartialReason, ToolProgress, ToolResult, ToolStarted
+from indelible.errors import LeaseLost
 from indelible.logs import set_log_attempt
 from indelible.loop.host import TurnHost
 from indelible.loop.prompt.compact import describe_sizes
@@ -72,16 +70,15 @@ from indelible.store.queries.open_turn import OpenWork
 from indelible.tools.tool import ToolCallRecord
 from indelible.worker.attachments import Attachments
 from indelible.worker.dependencies import RunLog, WorkerDependencies
+from indelible.worker.patience import Patience
+from indelible.worker.pulse import Pulse
 from indelible.worker.resume import build_history
 
-_log: Final = logging.getLogger(__name__)
-_FIRST_DELAY_S: Final = 0.05
-_LONGEST_DELAY_S: Final = 2.0
-_RETRY_WHEN_LEAVING_S: Final = 0.5
 _NOTHING_TO_SHORTEN: Final = "Nothing to summarise yet."
 _STATUS_OF: Final[dict[PartialReason | None, RunStatus]] = {"failed": "error", "interrupted": "interrupted"}
 """The recorded status of a step that was interrupted for this reason; any other step is complete."""
-
+_OF_TOOLS: Final = (ToolProgress, ToolResult)
+"""What running tools publish: a stop keeps it, whenever it comes."""
 
 W = TypeVar("W", bound=WithStep[Any])
 
@@ -98,7 +95,14 @@ class TurnWriter(TurnHost):
     """
 
     def __init__(
-        self, deps: WorkerDependencies, work: OpenWork, scope: CancelScope, worker_scope: CancelScope, log: RunLog
+        self,
+        deps: WorkerDependencies,
+        work: OpenWork,
+        scope: CancelScope,
+        worker_scope: CancelScope,
+        log: RunLog,
+        *,
+        pulse: Pulse,
     ) -> None:
         assert work.turn_id is not None
         self.ended = False
@@ -114,9 +118,13 @@ class TurnWriter(TurnHost):
         self._epoch = work.epoch
         self._scope = scope
         self._worker_scope = worker_scope
+        self._pulse = pulse
         self._writer: JournalWriter | None = None
         self._begun: frozenset[str] = frozenset()
-        self._attachments = Attachments(deps.files, chat_id=work.chat_id, owner_id=work.owner_id)
+        self._patience = Patience(deps.clock, chat_id=work.chat_id, is_leaving=self._is_leaving)
+        self._attachments = Attachments(
+            deps.files, chat_id=work.chat_id, owner_id=work.owner_id, patience=self._patience
+        )
         if work.attempt is not None:
             self._open_writer(work.attempt.id, n=work.n)
             self._begun = frozenset(part.call_id for part in work.parts if isinstance(part, ToolStarted))
@@ -135,7 +143,18 @@ class TurnWriter(TurnHost):
     def publish(self, part: Part) -> Awaitable[None] | None:
         """The hot path: once per part."""
         assert self._writer is not None
+        if self._pulse.is_doubtful and type(part) not in _OF_TOOLS:
+            return self._publish_when_known(part)
         return self._writer.publish(part)
+
+    async def _publish_when_known(self, part: Part) -> None:
+        """Publish a part of the model when the chat was read, unless the turn was stopped or lost meanwhile."""
+        await self._pulse.wait(self._scope)
+        self._scope.check()
+        assert self._writer is not None
+        room = self._writer.publish(part)
+        if room is not None:
+            await room
 
     def has_progressed(self, *, in_tool: bool) -> bool:
         """Whether a part was written since this worker acquired the chat; with `in_tool`, whether a tool settled."""
@@ -204,10 +223,13 @@ class TurnWriter(TurnHost):
         return [message for message in outcome.messages if message.role == "user"]
 
     async def forget_responses(self) -> None:
-        await self._deps.store.forget_responses(self._chat_id, epoch=self._epoch)
+        forget = partial(self._deps.store.forget_responses, self._chat_id, epoch=self._epoch)
+        await self._patience.repeat(forget, what="leaving the response chain")
 
     async def reload_messages(self) -> list[Message]:
-        return build_history(await self._deps.store.work(self._chat_id), self._deps.settings.system)
+        load = partial(self._deps.store.work, self._chat_id)
+        work = await self._patience.repeat(load, what="reading the history")
+        return build_history(work, self._deps.settings.system)
 
     def report_unsaved(self, error: BaseException) -> None:
         self.unsaved = error
@@ -335,14 +357,9 @@ class TurnWriter(TurnHost):
         return price(usage) if price is not None and usage is not None and usage.total_tokens else None
 
     async def _execute(self, command: C, payload: Payload[C]) -> Outcome:
-        """Execute a command, and wait for a database that is down; a process that shuts down does not wait."""
-        backoff = Backoff(self._deps.clock, first_s=_FIRST_DELAY_S, longest_s=_LONGEST_DELAY_S)
-        while True:
-            try:
-                return await self._deps.store.execute(self._chat_id, command, payload)
-            except StoreFailed as error:
-                is_leaving = self._worker_scope.cancelled or self._scope.cause is Cause.SHUTDOWN
-                if is_leaving and backoff.delay_s > _RETRY_WHEN_LEAVING_S:
-                    raise
-                _log.warning("%s waits for the database: %s", command.name, error, extra={"chat": self._chat_id})
-            await backoff.wait()
+        """Execute a command, and wait for a database that is down."""
+        execute = partial(self._deps.store.execute, self._chat_id, command, payload)
+        return await self._patience.repeat(execute, what=command.name)
+
+    def _is_leaving(self) -> bool:
+        return self._worker_scope.cancelled or self._scope.cause is Cause.SHUTDOWN

@@ -5,6 +5,8 @@ is the user stopping it? Or is the chat runnable and free? A hint is never trust
 second the worker polls: it reads all chats that it holds, and acquires chats without a live holder, the oldest first
 (R10).
 
+A worker that was frozen reads all its chats before it publishes another part (pulse.py).
+
 Hints must not let new chats overtake old ones. While the last poll may have left a chat waiting and there is room for
 it, a hint causes a poll instead, and so does the end of a turn, if it makes room. Two workers that receive the same
 hint both try, and the lock decides (R2).
@@ -43,6 +45,7 @@ from indelible.store.queries.open_turn import Held, OpenWork
 from indelible.worker.chat_runner import BROKEN, ChatRunner
 from indelible.worker.dependencies import WorkerDependencies
 from indelible.worker.list_upkeep import ListUpkeep
+from indelible.worker.pulse import Pulse
 from indelible.worker.titles import find_first_words, make_title
 
 T = TypeVar("T")
@@ -86,6 +89,7 @@ class Worker:
         self._stopping = False
         self._drain_until_s = 0.0
         self._woken = asyncio.Event()
+        self._pulse = Pulse(deps.clock, interval_s=deps.settings.heartbeat_interval_s, on_doubt=self._woken.set)
         self._hinted: set[str] = set()
         # Free chats that one of our runners has lost but is still finishing. The runner's last write may lock the chat,
         # and acquiring skips locked chats, so the hint would be lost. It is repeated when the runner has ended.
@@ -113,8 +117,9 @@ class Worker:
                     group.create_task(self._deps.journal.run(), name="writing the journal"),
                 ]
                 self.ready.set()
-                await self._find_work(group)
-                await self._hand_over()
+                with self._pulse.beating():
+                    await self._find_work(group)
+                    await self._hand_over()
                 for service in services:
                     service.cancel()
         await self._leave()
@@ -158,16 +163,17 @@ class Worker:
         """Whether the interval is over, or acting on hints alone would be unfair to a waiting chat or cost more."""
         is_unfair = self._has_backlog and self._count_room() > 0
         must_poll = self._must_poll or (bool(self._hinted) and (is_unfair or len(self._hinted) > _HINTED_AT_ONCE))
-        return must_poll or since_s >= self._deps.settings.poll_interval_s
+        return must_poll or self._pulse.is_doubtful or since_s >= self._deps.settings.poll_interval_s
 
     async def _poll(self, group: asyncio.TaskGroup) -> bool:
         """Read our chats and acquire waiting ones; returns whether there may be more to acquire at once."""
         self._must_poll = False
         self._has_backlog = True
         self._hinted.clear()
-        known = dict(self._runners)
+        known, doubts = dict(self._runners), self._pulse.doubts
         if known:
             self._notify_runners(known, await self._deps.store.held(self.id))
+        self._pulse.confirm(doubts)
         limit = self._count_room()
         if limit <= 0:
             return False
@@ -236,6 +242,7 @@ class Worker:
             chat_id,
             epoch,
             self._scope,
+            pulse=self._pulse,
             on_turn=partial(self._begin_title, group),
             may_go_on=lambda: not self._stopping,
         )

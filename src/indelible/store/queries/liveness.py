@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Final, NamedTuple
 
+from indelible.store.database.tables.enumerations import BUSY_STATUSES
 from indelible.store.database.transaction import Dialect, Transaction
 
 PENDING: Final = "pending"
@@ -61,6 +62,32 @@ def _spell_vacant(dialect: Dialect) -> str:
             CASE WHEN {waits} AND NOT EXISTS ({spell_alive(dialect, 2)}) THEN 1 ELSE 0 END AS is_vacant
         FROM chats AS c JOIN turns AS t ON t.chat_id = c.id AND t.ended_at IS NULL
         WHERE c.id = ANY($1) AND c.status = 'running'
+        """
+
+
+class UnheldStop(NamedTuple):
+    """A turn that was stopped, and that no live worker holds."""
+
+    chat_id: str
+    turn_id: str
+
+
+async def load_unheld_stops(transaction: Transaction, *, limit: int, lease_timeout_s: float) -> list[UnheldStop]:
+    """Stopped turns that no live worker will end, the longest waiting first. Only a hint."""
+    dialect = transaction.dialect
+    rows = await transaction.all(_spell_unheld_stops(dialect), bind_ago(dialect, lease_timeout_s), limit)
+    return [UnheldStop(row["id"], row["turn_id"]) for row in rows]
+
+
+@cache
+def _spell_unheld_stops(dialect: Dialect) -> str:
+    """Without `INDEXED BY`, SQLite may read all chats. It may use that index only if the query names its condition."""
+    by_index = "INDEXED BY chats_runnable" if dialect == "sqlite" else ""
+    return f"""
+        SELECT c.id, t.id AS turn_id
+        FROM chats AS c {by_index} JOIN turns AS t ON t.chat_id = c.id AND t.ended_at IS NULL
+        WHERE c.status IN {BUSY_STATUSES} AND c.status = 'interrupting' AND {spell_unheld(dialect, 1)}
+        ORDER BY c.runnable_at LIMIT $2
         """
 
 
