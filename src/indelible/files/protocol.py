@@ -110,7 +110,7 @@ class FileStore(Protocol):
         """Those of these files that the chat uses, by id."""
 
     async def is_shown(self, chat_id: str, file_id: str) -> bool:
-        """Whether guests see this file in the chat: a message of the active branch, or a running tool's result, has it.
+        """Whether people see this file in the chat: a message of the active branch, or a running tool's result, has it.
 
         * A file that is only queued, only for the model, or only on another branch is not shown.
         """
