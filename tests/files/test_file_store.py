@@ -57,7 +57,7 @@ KEPT_BY = {
     },
     "is_shown": {
         "Whether people see": "people_see_a_file_in_a_message_or_in_a_result_and_nowhere_else",
-        "A file that is only queued": "people_see_a_file_in_a_message_or_in_a_result_and_nowhere_else",
+        "A file that is only queued": "a_file_is_shown_on_the_active_branch_and_not_on_one_that_was_left",
     },
     "find_used": {"Those of these files": "a_chat_finds_only_files_that_it_uses"},
     "sweep": {

@@ -235,6 +235,22 @@ async def test_people_see_a_file_in_a_message_or_in_a_result_and_nowhere_else(st
     assert not await files.is_shown(chat.chat_id, "file\0")
 
 
+async def test_a_file_is_shown_on_the_active_branch_and_not_on_one_that_was_left(
+    store: SqlStore, files: SqlFiles
+) -> None:
+    left, made, kept = [await upload(files, data) for data in (b"1", b"2", b"3")]
+    chat = await create(store, left)
+    await store.append([await run_tool(store, chat, made)])
+
+    async def find_shown() -> list[bool]:
+        return [await files.is_shown(chat.chat_id, file.id) for file in (left, made, kept)]
+
+    assert await find_shown() == [True, True, False]
+    edit = c.Edit(message_id=chat.messages[-1].id or "")
+    await store.execute(chat.chat_id, edit, UserInput(blocks=[kept.to_block()]))
+    assert await find_shown() == [False, False, True]
+
+
 async def test_a_chat_finds_only_files_that_it_uses(store: SqlStore, files: SqlFiles) -> None:
     used, unused = await upload(files), await upload(files)
     chat = await create(store, used)

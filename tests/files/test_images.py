@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import struct
+import threading
 import zlib
 from typing import Any
 
@@ -11,8 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from tests.support.waiting import deadline
 
-from indelible.files.images import FORMATS, PREVIEW_PIXELS, Size, find_size, make_preview, shrink_for_model
+from indelible.files import images
+from indelible.files.images import FORMATS, PREVIEW_PIXELS, PictureLine, Size, find_size, make_preview, shrink_for_model
 
 
 def draw(kind: str = "PNG", size: tuple[int, int] = (900, 300), mode: str = "RGB", **more: Any) -> bytes:
@@ -75,6 +79,49 @@ async def test_a_broken_picture_has_a_size_perhaps_but_no_preview() -> None:
 async def test_the_size_is_in_the_first_bytes() -> None:
     data = draw("JPEG", (3000, 2000), quality=95)
     assert await find_size("image/jpeg", data[:2000]) == Size(3000, 2000)
+
+
+async def test_a_size_is_found_while_the_pictures_thread_is_busy() -> None:
+    released = threading.Event()
+    busy = images._THREAD.submit(released.wait)
+    try:
+        async with deadline():
+            assert await find_size("image/png", draw()) == Size(900, 300)
+    finally:
+        released.set()
+        busy.result()
+
+
+@pytest.mark.parametrize(("kind", "size", "is_made"), [
+    ("PNG", (4000, 4000), True), ("PNG", (4001, 4000), False), ("WEBP", (4001, 4000), False),
+    ("JPEG", (8000, 8000), True), ("JPEG", (30_000, 1000), False),
+])  # fmt: skip
+async def test_a_preview_takes_no_more_than_sixteen_million_decoded_pixels(
+    kind: str, size: tuple[int, int], *, is_made: bool
+) -> None:
+    preview = await make_preview(f"image/{kind.lower()}", draw(kind, size))
+    assert (preview is not None) == is_made
+
+
+async def test_users_have_their_pictures_made_by_turns() -> None:
+    line = PictureLine()
+    begun: list[str] = []
+    first_ends = asyncio.Event()
+
+    async def wait_in_line(name: str) -> None:
+        async with line.wait_for_turn(name[0]):
+            begun.append(name)
+            if name == "a1":
+                await first_ends.wait()
+
+    async with deadline(), asyncio.TaskGroup() as group:
+        tasks = {name: group.create_task(wait_in_line(name)) for name in ("a1", "a2", "a3", "b1", "a4", "b2", "c1")}
+        while not begun:
+            await asyncio.sleep(0)
+        assert begun == ["a1"]
+        tasks["a2"].cancel()  # somebody leaves
+        first_ends.set()
+    assert begun == ["a1", "b1", "c1", "a3", "b2", "a4"]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -18,12 +18,14 @@ from tests.support.commands import start_interpreter
 from tests.support.running_server import RunningServer
 from tests.support.waiting import deadline, poll_until
 
-from indelible.server.limits.connections import name_network
+from indelible.server.limits.connections import MAX_WAITING, LimitedConnection, name_network
 from indelible.server.problem_details import MEDIA_TYPE
 
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
 
 MEGABYTE = 1024 * 1024
+MANY = 10_000
+END_OF_STREAM = b"\r\n0\r\n\r\n"
 MUCH_BYTES = 100 * MEGABYTE
 IN_SOCKETS_BYTES = 16 * MEGABYTE
 """What the kernel may hold of what was sent and nobody has read."""
@@ -72,6 +74,15 @@ class RawConnection:
         await self.wait_for_close()
         return status, problem["kind"]
 
+    async def read_through(self, end: bytes) -> bytes:
+        """All bytes up to and including these."""
+        async with deadline():
+            return await self._reader.readuntil(end)
+
+    def abort(self) -> None:
+        """Leave without a word."""
+        self._writer.transport.abort()
+
     async def wait_for_close(self) -> bytes:
         """What still comes until the server closes the connection."""
         async with deadline():
@@ -92,6 +103,16 @@ async def connect(server: RunningServer | str, *, address: str = "127.0.0.1") ->
         writer.close()
         with suppress(ConnectionError):
             await writer.wait_closed()
+
+
+def find_waiting(server: RunningServer) -> LimitedConnection:
+    """The connection that has the most requests that wait."""
+    connections = [each for each in server.process.server_state.connections if isinstance(each, LimitedConnection)]
+    return max(connections, key=lambda each: len(each.pipeline))
+
+
+def follow_feed(chat_id: str) -> bytes:
+    return f"GET /api/v1/chats/{chat_id}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
 
 
 def count_connections(server: RunningServer) -> int:
@@ -265,3 +286,84 @@ async def test_s108_a_body_that_does_not_arrive_is_given_up_though_another_reque
     async with connect(server) as connection:
         connection.send(ASK + START + b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
         await wait_for_connections(server, lambda count: count == 0)
+
+
+# --- requests that are sent too early ---
+
+
+async def test_of_many_pipelined_requests_few_wait_and_the_rest_is_not_even_read(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False)
+    chat = await server.client.create_chat(title="Rain")
+    async with connect(server) as connection:
+        connection.send(follow_feed(chat["id"]) + ASK * MANY)
+        await server.wait_for_readers(1)
+        await poll_until(lambda: len(find_waiting(server).pipeline) >= MAX_WAITING, what="waiting requests")
+        waiting = find_waiting(server)
+        assert len(waiting.pipeline) == MAX_WAITING
+        assert waiting.flow.read_paused
+        waiting.flow.resume_reading()  # as every request does that wants its body
+        assert waiting.flow.read_paused
+        await server.client.delete_chat(chat["id"])
+        await connection.read_through(END_OF_STREAM)
+        for _ in range(MANY):
+            assert (await connection.read_answer())[0] == 200
+
+
+@pytest.mark.parametrize("body", [b"", b'{"title":"\\r\\n\\r\\n"}', b"{" + b"\r\n\r\n" * 1000 + b"}"])
+async def test_pipelined_requests_are_answered_in_order_however_they_are_cut(harness: AppHarness, body: bytes) -> None:
+    server = await harness.start_server(worker=False)
+    whole = START + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in (body[:7], body[7:]) if piece)
+    chunked = START + b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
+    expected = (201 if body else 422, 200)
+    for size in (1, 3, 17, 1000):
+        async with connect(server) as connection:
+            sent = (whole + ASK + chunked + ASK) * 3
+            for place in range(0, len(sent), size):
+                connection.send(sent[place : place + size])
+            for _ in range(6):
+                answers = [await connection.read_answer() for _ in range(2)]
+                assert (answers[0][0], answers[1][0]) == expected, (size, answers[0])
+
+
+async def test_pipelined_requests_with_large_heads_wait_in_smaller_number(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False, head_max_bytes=4000)
+    chat = await server.client.create_chat(title="Rain")
+    large = ASK[:-2] + b"X-Filler: " + b"a" * 3000 + b"\r\n\r\n"
+    async with connect(server) as connection:
+        connection.send(follow_feed(chat["id"]) + large * MAX_WAITING)
+        await server.wait_for_readers(1)
+        await poll_until(lambda: len(find_waiting(server).pipeline) >= 3, what="waiting requests")
+        assert len(find_waiting(server).pipeline) == 3
+        await server.client.delete_chat(chat["id"])
+        await connection.read_through(END_OF_STREAM)
+        for _ in range(MAX_WAITING):
+            assert (await connection.read_answer())[0] == 200
+
+
+async def test_a_feed_before_a_pipelined_request_ends_with_its_connection(
+    harness: AppHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await harness.start_server(worker=False)
+    chat = await server.client.create_chat(title="Rain")
+    async with connect(server) as connection:
+        connection.send(follow_feed(chat["id"]) + ASK)
+        await server.wait_for_readers(1)
+        await poll_until(lambda: len(find_waiting(server).pipeline) == 1, what="a waiting request")
+        connection.abort()
+    await wait_for_connections(server, lambda count: count == 0)
+    await server.wait_for_readers(0)
+    assert caplog.text == ""
+
+
+async def test_pipelined_requests_whose_client_leaves_at_once_leave_no_traceback(database: str) -> None:
+    with start_interpreter("serve", "--port", "0", "--database", database) as command:  # with uvloop
+        url = await asyncio.to_thread(command.read_url)
+        for _ in range(20):
+            async with connect(url) as connection:
+                connection.send((ASK + CHUNKED + b"\r\n") * 100)
+                await connection.read_answer()
+                connection.abort()
+        command.send_signal(signal.SIGTERM)
+        status, _, complaints = await asyncio.to_thread(command.wait)
+    assert (status, complaints) == (0, "")

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import io
 import re
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.support.waiting import deadline, poll_until
 
 import indelible
 from indelible.errors import TooLarge, UnsupportedType
+from indelible.files import images
 from indelible.server.ranges import Unsatisfiable, parse_range
 from indelible.server.routes import files as file_routes
 from indelible.testing import ScriptedModel, parts
@@ -280,3 +282,42 @@ async def test_a_truncated_download_is_noticed(harness: AppHarness) -> None:
     with pytest.raises(aiohttp.ClientPayloadError):
         async with server.request("GET", f"/files/{stored['id']}") as response:
             await response.read()
+
+
+async def test_no_preview_is_made_for_a_client_that_left_before_its_turn(harness: AppHarness) -> None:
+    server: RunningServer = await harness.start_server(worker=False)
+    first, left, last = [(await upload(server, draw(), f"{number}.png"))["id"] for number in range(3)]
+    released = threading.Event()
+    busy = images._THREAD.submit(released.wait)
+
+    async def show(file_id: str) -> int:
+        async with server.request("GET", f"/files/{file_id}/preview") as response:
+            return response.status
+
+    def count_running() -> int:
+        return len(server.process.server_state.tasks)
+
+    async def is_made(file_id: str) -> bool:
+        find = "SELECT preview FROM files WHERE id = $1"
+        row = await server.app.store.database.read(lambda given: given.one(find, file_id), single=True)
+        assert row is not None
+        return bool(row["preview"] == "made")
+
+    try:
+        async with deadline(), asyncio.TaskGroup() as group:
+            begun = count_running()
+            decoding = group.create_task(show(first))
+            await poll_until(lambda: count_running() == begun + 1, what="the first request")
+            leaving = group.create_task(show(left))
+            await poll_until(lambda: count_running() == begun + 2, what="the second request")
+            leaving.cancel()
+            await poll_until(
+                lambda: count_running() == begun + 1, what="the end of the request of the client that left"
+            )
+            waiting = group.create_task(show(last))
+            released.set()
+        assert (decoding.result(), waiting.result()) == (200, 200)
+    finally:
+        released.set()
+        busy.result()
+    assert [await is_made(file_id) for file_id in (first, left, last)] == [True, False, True]

@@ -105,6 +105,22 @@ async def test_branches_are_siblings_of_each_other(chat: Driver, store: SqlStore
     assert asked.siblings == [question.id, edited.id]
 
 
+async def test_a_page_above_a_message_of_another_branch_is_only_for_those_who_may_see_it(
+    chat: Driver, store: SqlStore
+) -> None:
+    await converse(chat, 2)
+    left = (await store.page(chat.id)).items
+    await chat.do(c.Edit(message_id=left[2].id), "Another question")
+    edited_id = await chat.last_id("user")
+
+    for message in left[2:]:
+        assert (await store.page(chat.id, before=message.id)).items != []
+        with pytest.raises(NotFound):
+            await store.page(chat.id, before=message.id, only_active=True)
+    above = await store.page(chat.id, before=edited_id, limit=1, only_active=True)
+    assert (read(above.items), above.has_more) == (["Answer 1"], True)
+
+
 async def test_what_only_a_model_sees_is_neither_shown_nor_named_nor_counted(chat: Driver, store: SqlStore) -> None:
     await converse(chat, 1)
     await chat.do(c.Compact())

@@ -84,7 +84,7 @@ class RemoteService:
         return await self.http.read(ChatPage, "/chats", {**query, "limit": limit, "cursor": cursor})
 
     async def check_chat(self, chat_id: str) -> None:
-        await self.list_queue(chat_id)  # the smallest answer that a chat has
+        await self.list_messages(chat_id, limit=1)  # what guests may read too
 
     async def get_status(self, chat_id: str) -> str:
         return (await self.get_chat(chat_id)).status

@@ -105,11 +105,12 @@ class Feed:
     ) -> AsyncIterator[Reader]:
         """Read a chat: a snapshot and the events after it, or only the events after a cursor (`start`: all events).
 
-        `show` returns what this reader may see of an event; None hides the event. Raises `NotFound` if the chat does
-        not exist, or is not this user's.
+        `show` returns what this reader may see of an event; None hides the event. Such a reader is a guest, and begins
+        with a snapshot whatever its cursor: what lies between may be edited away by now. Raises `NotFound` if the chat
+        does not exist, or is not this user's.
         """
         async with self._join(chat_id, show) as (channel, reader):
-            if after is None:
+            if after is None or show is not None:
                 await reader.start(user_id)
             else:
                 await self._resume(channel, reader, after, user_id)

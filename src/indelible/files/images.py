@@ -2,8 +2,12 @@
 
 Whoever uploads a picture chooses what the decoder has to do, so everything here is bounded: only five formats, no more
 pixels than a good camera takes (a few bytes can claim a picture of gigabytes), one picture at a time in a thread of its
-own. The size is read from the first bytes and decodes nothing. A preview is WebP of at most 512 pixels a side, turned
-as the camera says, without any of the metadata: place and owner of a photo stay with the original.
+own. The size is read from the first bytes and decodes nothing, so it does not wait for that thread: an upload never
+waits for somebody's pictures. A preview is WebP of at most 512 pixels a side, turned as the camera says, without any of
+the metadata: place and owner of a photo stay with the original.
+
+Previews are made by turns (`PictureLine`): however many pictures one user has, the next user's comes after the one that
+is being decoded. A decoder cannot be stopped, so a turn lasts until it has ended; whoever leaves before has none.
 
 A picture that cannot be decoded has no preview. That is not an error: people send broken files.
 
@@ -16,8 +20,12 @@ from __future__ import annotations
 import asyncio
 import io
 import warnings
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final, NamedTuple
+from weakref import WeakValueDictionary
 
 PREVIEW_PIXELS: Final = 512
 MODEL_PIXELS: Final = 2048
@@ -30,6 +38,8 @@ FORMATS: Final = {
 }
 """The types that have previews, with Pillow's names for their decoders."""
 MAX_PIXELS: Final = 32_000_000
+MAX_PREVIEWED_PIXELS: Final = 16_000_000
+"""Fewer than a model's picture may have: anybody who can read a chat asks for previews, many at once."""
 MAX_JPEG_PIXELS: Final = 128_000_000
 """A JPEG is decoded at an eighth of its size, so it may be larger; but the decoder holds all of a progressive one."""
 
@@ -45,42 +55,58 @@ async def find_size(media_type: str, start: bytes) -> Size | None:
     """The size of a picture that begins with these bytes; None if it has none, or too many pixels."""
     if media_type not in FORMATS:
         return None
-    return await asyncio.get_running_loop().run_in_executor(_THREAD, _read_size, media_type, start)
+    return await asyncio.to_thread(_read_size, media_type, start)
 
 
 async def make_preview(media_type: str, data: bytes) -> bytes | None:
     """A small WebP of this picture; None if it cannot be decoded."""
-    return await _shrink(media_type, data, PREVIEW_PIXELS, quality=80)
+    return await _shrink(media_type, data, PREVIEW_PIXELS, quality=80, max_pixels=MAX_PREVIEWED_PIXELS)
 
 
 async def shrink_for_model(media_type: str, data: bytes) -> bytes | None:
     """A WebP of this picture in the size that models look at; None if it cannot be decoded."""
-    return await _shrink(media_type, data, MODEL_PIXELS, quality=85)
+    return await _shrink(media_type, data, MODEL_PIXELS, quality=85, max_pixels=MAX_PIXELS)
 
 
-async def _shrink(media_type: str, data: bytes, pixels: int, *, quality: int) -> bytes | None:
+class PictureLine:
+    """One picture at a time, and users by turns: each has one place in the line, and waits for it behind its others."""
+
+    def __init__(self) -> None:
+        self._busy = asyncio.Lock()
+        self._places: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def wait_for_turn(self, user_id: str) -> AsyncIterator[None]:
+        place = self._places.setdefault(user_id, asyncio.Lock())
+        async with place, self._busy:
+            yield
+
+
+async def _shrink(media_type: str, data: bytes, pixels: int, *, quality: int, max_pixels: int) -> bytes | None:
     if media_type not in FORMATS:
         return None
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_THREAD, _decode_and_shrink, media_type, data, pixels, quality)
+    work = partial(_decode_and_shrink, media_type, data, pixels, quality=quality, max_pixels=max_pixels)
+    return await asyncio.get_running_loop().run_in_executor(_THREAD, work)
 
 
 def _read_size(media_type: str, start: bytes) -> Size | None:
     try:
         with _open(media_type, start) as image:
-            return Size(*image.size) if _is_bearable(image) else None
+            return Size(*image.size) if _is_bearable(image, MAX_PIXELS) else None
     except Exception:  # a decoder may raise anything for bytes that somebody made up
         return None
 
 
-def _decode_and_shrink(media_type: str, data: bytes, pixels: int, quality: int) -> bytes | None:
+def _decode_and_shrink(media_type: str, data: bytes, pixels: int, *, quality: int, max_pixels: int) -> bytes | None:
     from PIL import ImageOps  # noqa: PLC0415  (as in `_open`)
 
     try:
         with _open(media_type, data) as opened:
-            if not _is_bearable(opened):
+            if not _is_bearable(opened, max_pixels):
                 return None
             opened.draft("RGB", (pixels, pixels))
+            if opened.width * opened.height > max_pixels:  # as it will be decoded
+                return None
             image = ImageOps.exif_transpose(opened)
             image.thumbnail((pixels, pixels))
             has_alpha = "A" in image.getbands() or "transparency" in image.info
@@ -101,7 +127,7 @@ def _open(media_type: str, data: bytes) -> Any:
         return Image.open(io.BytesIO(data), formats=[FORMATS[media_type]])
 
 
-def _is_bearable(image: Any) -> bool:
+def _is_bearable(image: Any, max_pixels: int) -> bool:
     width, height = Size(*image.size)
     is_decoded_small = image.format == "JPEG" and not image.info.get("progressive")
-    return 0 < width * height <= (MAX_JPEG_PIXELS if is_decoded_small else MAX_PIXELS)
+    return 0 < width * height <= (MAX_JPEG_PIXELS if is_decoded_small else max_pixels)

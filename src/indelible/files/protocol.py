@@ -110,9 +110,9 @@ class FileStore(Protocol):
         """Those of these files that the chat uses, by id."""
 
     async def is_shown(self, chat_id: str, file_id: str) -> bool:
-        """Whether people see this file in the chat: the chat uses it, and a message or a tool's result has it.
+        """Whether people see this file in the chat: a message of the active branch, or a running tool's result, has it.
 
-        * A file that is only queued, or only for the model, is not shown.
+        * A file that is only queued, only for the model, or only on another branch is not shown.
         """
 
     async def sweep(self, *, limit: int = 100) -> int:

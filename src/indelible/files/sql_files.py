@@ -18,7 +18,6 @@ store/commands/apply/files.py records the uses of files, and releases them with 
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -39,7 +38,7 @@ from indelible.errors import (
     TooMany,
     UnsupportedType,
 )
-from indelible.files.images import Size, find_size, make_preview
+from indelible.files.images import PictureLine, Size, find_size, make_preview
 from indelible.files.media_types import clean_name, find_media_type, is_allowed
 from indelible.files.protocol import CHUNK_BYTES, ByteStore, ByteWriter, FileLimits, StoredFile, UploadKey, split_chunks
 from indelible.ids import is_id, new_id
@@ -104,7 +103,7 @@ class SqlFiles:
         self.on_left: Callable[[], object] | None = None
         self._database = database
         self._new = bytes_stores[0]
-        self._one_preview = asyncio.Lock()
+        self._pictures = PictureLine()
         self._by_place = {store.place: store for store in reversed(bytes_stores)}
 
     # --- uploading ---
@@ -283,7 +282,7 @@ class SqlFiles:
     async def load_preview(self, owner_id: str, file_id: str) -> bytes:
         row = await self._find(owner_id, file_id)
         if row["preview"] == "unmade":
-            async with self._one_preview:  # the whole file is in memory meanwhile
+            async with self._pictures.wait_for_turn(owner_id):  # the whole file is in memory meanwhile
                 row = await self._find(owner_id, file_id)
                 if row["preview"] == "unmade":
                     return await self._make_preview(row)
@@ -291,7 +290,9 @@ class SqlFiles:
             raise NotFound("This file has no preview.")
         return b"".join([chunk async for chunk in self._at(row["place"]).read(file_id, "preview")])
 
+    @run_to_completion
     async def _make_preview(self, row: Row) -> bytes:
+        """Once begun it is not left: the decoder could not be stopped, and the next one would wait for it anyway."""
         store = self._at(row["place"])
         data = b"".join([chunk async for chunk in store.read(row["id"], "content")])
         preview = await make_preview(row["media_type"], data)

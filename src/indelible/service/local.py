@@ -41,7 +41,7 @@ from indelible.machine.events import BEGINNING, FeedEvent, MessageTree
 from indelible.models.parameters import check_parameters
 from indelible.recording.storage.protocol import RecordStore, RunTree
 from indelible.service.access.chat_access import Access
-from indelible.service.access.guests import show_chat, show_event, show_messages
+from indelible.service.access.guests import show_chat, show_event, show_messages, show_tree
 from indelible.service.budget import Budget
 from indelible.service.command_results import (
     describe_accepted,
@@ -254,19 +254,27 @@ class LocalService:
     # --- messages ---
 
     async def list_messages(
-        self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
+        self,
+        chat_id: str,
+        *,
+        before: str | None = None,
+        after: str | None = None,
+        limit: int = 50,
+        as_guest: bool = False,
     ) -> MessagePage:
+        """`as_guest`: as in `open_reader`."""
         share_id = await self._access.check_read(chat_id, await self.get_user_id())
+        as_guest = as_guest or share_id is not None
         positions = await self._store.positions([chat_id])  # first, so that reading from there misses nothing
         named = {"before": before and check_name(before), "after": after and check_name(after)}
-        page = await self._store.page(chat_id, **named, limit=limit)
+        page = await self._store.page(chat_id, **named, limit=limit, only_active=as_guest)
         shown = MessagePage(
             cursor=Cursors(chat_id).write(positions.get(chat_id, BEGINNING)),
             items=msgspec.json.decode(encode(page.items), type=list[ChatMessage]),
             next=page.items[0].id if page.has_more and page.items else None,
             previous=page.items[-1].id if page.has_newer and page.items else None,
         )
-        return shown if share_id is None else show_messages(shown)
+        return show_messages(shown) if as_guest else shown
 
     async def send(
         self, chat_id: str, content: Content, *, if_busy: IfBusy = "queue", model: str | None = None
@@ -287,8 +295,9 @@ class LocalService:
         return await self._accept(chat_id, commands.SwitchBranch(message_id=message_id, exact=exact))
 
     async def get_tree(self, chat_id: str) -> MessageTree:
-        await self.check_chat(chat_id)
-        return await self._store.tree(chat_id)
+        share_id = await self._access.check_read(chat_id, await self.get_user_id())
+        tree = await self._store.tree(chat_id)
+        return tree if share_id is None else show_tree(tree)
 
     # --- turns ---
 

@@ -314,12 +314,13 @@ class ChatStore(Protocol):
         before: str | None = None,
         after: str | None = None,
         limit: int = 50,
+        only_active: bool = False,
     ) -> Page:
         """Messages as people see them, oldest first: the last `limit` of the active path.
 
         With `upto` it is the path that ends with this message, with `before` the one that ends above it. With `after`
         it is the first `limit` messages of the active path below this one. What only a model sees is left out, and is
-        not counted.
+        not counted. With `only_active`, a `before` on another branch is `NotFound`, as an `after` always is.
         """
 
     async def tree(self, chat_id: str) -> MessageTree:

@@ -11,8 +11,14 @@ with the most connections makes room. An IPv6 host has a whole /64 to itself, so
 One timer of the process checks all connections once a second (process.py): a timer per request would be on the path of
 every request.
 
+A client may send requests before it has the responses to earlier ones (pipelining). A request costs a hundred times its
+bytes once it is parsed, and one read may bring thousands, so what arrives is parsed request by request, and only while
+fewer than `MAX_WAITING` wait. What is left of the read stays as bytes, and nothing more is read: the rest waits in the
+kernel, and at last at the client. Nothing is refused for it.
+
 Must stay true (tests/server/test_connection_limits.py): what a connection sends before its request is complete costs a
-bounded amount of memory and time; a busy connection is never closed from here.
+bounded amount of memory and time, and so does what it sends too early; a busy connection is never closed from here;
+when a connection is lost, all of its requests learn it.
 """
 
 from __future__ import annotations
@@ -25,7 +31,8 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Self
 
 from starlette.responses import Response
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from indelible.server.limits.uploads import MIN_BYTES_PER_S, is_large
 from indelible.server.problem_details import make_problem
@@ -39,6 +46,9 @@ _CHUNK_OVERHEAD: Final = 8
 _OTHER_FILES: Final = 100
 """Descriptors that are not connections: databases, providers, logs."""
 _LOG_INTERVAL_S: Final = 60.0
+MAX_WAITING: Final = 16
+"""How many requests of a connection wait for the one before them, or fewer, if they are as large as a head may be."""
+_BLANK_LINE: Final = b"\r\n\r\n"
 
 
 class ConnectionLimits(NamedTuple):
@@ -149,11 +159,17 @@ class LimitedConnection(HttpToolsProtocol):
         self._is_in_body = False
         self._is_refused = False
         self._is_large = False
+        self._running: RequestResponseCycle | None = None  # `cycle` is the latest that arrived
+        self._received = b""  # the last bytes that were read, of which `_parsed_bytes` are parsed
+        self._parsed_bytes = 0
+        self._body_left_bytes = 0  # of a body whose length is known
+        self._waiting_bytes = 0  # of the requests that wait
 
     # --- called by the event loop ---
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(GatheringTransport(transport, self.loop))  # type: ignore[arg-type]
+        self.flow = _Flow(self)
         self.address = name_network(self.client[0] if self.client else "")
         self._since_s = self.loop.time()
         refusal = self._all.add(self, self._since_s)
@@ -162,15 +178,49 @@ class LimitedConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._all.remove(self)
+        for cycle in (self._running, *(cycle for cycle, _ in self.pipeline)):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._is_refused:
-            return
+        kept = max(0, self._parsed_bytes - len(_BLANK_LINE) + 1)  # a blank line may have come in two halves
+        self._received = self._received[kept:] + data
+        self._parsed_bytes -= kept
+        self._parse_on()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether another request has no room to wait."""
+        waiting = len(self.pipeline)
+        return waiting >= MAX_WAITING or (waiting > 0 and self._waiting_bytes > self._limits.head_max_bytes)
+
+    def _parse_on(self) -> None:
+        """Parse what was received up to the end of each request, while there is room."""
+        received = self._received
+        while self._parsed_bytes < len(received) and not (self._is_refused or self.transport.is_closing()):
+            if self.is_full:
+                self.flow.pause_reading()
+                return
+            start = self._parsed_bytes
+            if self._body_left_bytes:
+                end = start + self._body_left_bytes
+            else:  # every head ends with a blank line, and so does a body in chunks
+                found = received.find(_BLANK_LINE, max(0, start - len(_BLANK_LINE) + 1))
+                end = len(received) if found < 0 else found + len(_BLANK_LINE)
+            self._parsed_bytes = min(end, len(received))
+            self._parse(received[start : self._parsed_bytes])
+        self._received = received[-len(_BLANK_LINE) :]
+        self._parsed_bytes = len(self._received)
+
+    def _parse(self, data: bytes) -> None:
+        """At most the end of one head, or of one body."""
         if self._is_in_body:
             self._overhead_bytes += len(data)
         else:
             self._head_bytes += len(data)
+        self._waiting_bytes = self._waiting_bytes + len(data) if self.pipeline else 0
         super().data_received(data)
         limit_bytes = self._limits.head_max_bytes
         if not self._is_in_body and self._head_bytes > limit_bytes:
@@ -189,17 +239,20 @@ class LimitedConnection(HttpToolsProtocol):
         self._is_in_body = True
         self._head_bytes = self._overhead_bytes = 0
         self._since_s = self.loop.time()
+        self._body_left_bytes = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
         super().on_headers_complete()
         self._is_large = is_large(self.scope["path"])
 
     def on_body(self, body: bytes) -> None:
         self._overhead_bytes = max(0, self._overhead_bytes - _CHUNK_OVERHEAD * len(body))
+        self._body_left_bytes = max(0, self._body_left_bytes - len(body))
         if self._is_large:  # large bodies need time; how much depends on their pace
             self._since_s = min(self.loop.time(), self._since_s + len(body) / MIN_BYTES_PER_S)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._is_in_body = False
+        self._body_left_bytes = 0
         self._since_s = self.loop.time()
         if not self.cycle.response_complete:
             self._all.note_busy(self)
@@ -209,11 +262,17 @@ class LimitedConnection(HttpToolsProtocol):
         """Unless the next request is complete already, because the client sent it early, wait for it."""
         due = self.pipeline[-1][0] if self.pipeline else self.cycle
         if due is self.cycle and (self._is_in_body or not self.pipeline):
-            if not self._is_in_body:
-                self._since_s = self.loop.time()
+            self._since_s = self.loop.time()
             if not self.transport.is_closing():
                 self._all.note_waiting(self)
         super().on_response_complete()
+        if not self.transport.is_closing():
+            self.flow.resume_reading()  # there may be room now
+            self._parse_on()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _unsupported_upgrade_warning(self) -> None:
         """There are no WebSockets here, and whoever asks for one gets an ordinary response."""
@@ -240,6 +299,18 @@ class LimitedConnection(HttpToolsProtocol):
             headers = b"".join(b"%b: %b\r\n" % header for header in problem.raw_headers)
             self.transport.write(STATUS_LINE[problem.status_code] + headers + b"\r\n" + bytes(problem.body))
         self.transport.close()
+
+
+class _Flow(FlowControl):
+    """Reads on only while another request has room."""
+
+    def __init__(self, connection: LimitedConnection) -> None:
+        super().__init__(connection.transport)
+        self._connection = connection
+
+    def resume_reading(self) -> None:
+        if not self._connection.is_full:
+            super().resume_reading()
 
 
 def name_network(host: str) -> str:

@@ -12,6 +12,7 @@ Must stay true (tests/server/test_file_routes.py).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -138,11 +139,26 @@ async def show_preview(file_id: str, request: Request, service: Reads) -> Respon
 
 
 async def answer_preview(request: Request, files: LocalFiles, grant: FileGrant) -> Response:
-    """The small picture of an image."""
+    """The small picture of an image. For a client that leaves before its turn comes, none is made."""
     headers = {**_HEADERS, "ETag": f'"{grant.file.sha256}-preview"', "Content-Disposition": "inline"}
     if grant.file.has_preview and _is_known(request, headers["ETag"]):
         return Response(status_code=304, headers=headers)
-    return Response(await files.load_granted_preview(grant), media_type="image/webp", headers=headers)
+    loading = asyncio.create_task(files.load_granted_preview(grant))
+    leaving = asyncio.create_task(_wait_for_leave(request))
+    try:
+        await asyncio.wait([loading, leaving], return_when=asyncio.FIRST_COMPLETED)
+        if not loading.done():
+            return make_problem(400, "bad_request", "The request was cut.")  # nobody reads it
+        return Response(loading.result(), media_type="image/webp", headers=headers)
+    finally:
+        for task in (loading, leaving):
+            task.cancel()
+        await asyncio.gather(loading, leaving, return_exceptions=True)
+
+
+async def _wait_for_leave(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        continue
 
 
 @router.get("/files/{file_id}/info", **answers(StoredFile))

@@ -1,7 +1,7 @@
 """Reading a chat by a link, without a login. The key in the path is the right; it is never logged (logs.py).
 
 The same bodies as those of the chat's own routes, as a guest sees them (service/access/guests.py), and nothing that
-changes anything: there is no other route below `/shared`.
+changes anything: there is no other route below `/shared`. A feed begins with a snapshot whatever the cursor is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from indelible.server.limits.feed_slots import WithSlot
 from indelible.server.openapi.response_schemas import answers
 from indelible.server.routes.feed import answer_feed
 from indelible.server.routes.files import SENDS_BYTES, SENDS_PICTURE, answer_download, answer_preview
-from indelible.service.access.guests import show_chat, show_messages
+from indelible.service.access.guests import show_chat
 from indelible.service.accounts.sharing import open_link
 from indelible.service.results import ChatDetails, MessagePage
 
@@ -36,7 +36,7 @@ async def list_shared_messages(key: str, state: State, before: str | None = None
     """List the messages of the chat behind a link."""
     link = await open_link(state.app.shares, key)
     owners = state.app.service_of(link.owner_id)
-    return answer_json(show_messages(await owners.list_messages(link.chat_id, before=before, limit=limit)))
+    return answer_json(await owners.list_messages(link.chat_id, before=before, limit=limit, as_guest=True))
 
 
 @router.get("/shared/{key}/files/{file_id}", **SENDS_BYTES)

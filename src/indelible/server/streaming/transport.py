@@ -3,6 +3,8 @@
 uvicorn writes the two one after the other, and each write is a packet, which costs the kernel, and the client that is
 woken by it, as much as a short request costs us. So the head is held back until the next write, or until the event loop
 has run everything that is ready, whichever comes first. Nothing waits for it.
+
+What is written to a connection that is gone goes nowhere: whoever writes learns of it from the protocol, not from here.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ class GatheringTransport:
             self._head = data
             self._loop.call_soon(self._flush)
             return
-        self._transport.write(data)
+        if not self._transport.is_closing():  # uvloop raises
+            self._transport.write(data)
 
     def close(self) -> None:
         self._flush()

@@ -1,10 +1,14 @@
-"""What a guest sees of a shared chat: the conversation, and nothing of what its owner keeps beside it.
+"""What a guest sees of a shared chat: the conversation as it is now, what comes after, and nothing else of the owner's.
 
 A guest is a user with a share, or whoever has a link. Everything a guest gets passes through one function here, for
-each form it has: the chat, its line in a list, its messages, its feed and its export. Left out are labels, pin, draft,
-instructions and the recording of exchanges; the queue, which was not sent yet; rows that only a model sees; and what a
-wire noted about a request in the metadata of a block (service/noted_request.py), which has the owner's instructions in
-it.
+each form it has: the chat, its line in a list, its messages, its tree, its feed and its export. Left out are labels,
+pin, draft, instructions and the recording of exchanges; the queue, which was not sent yet; rows that only a model sees;
+and what a wire noted about a request in the metadata of a block (service/noted_request.py), which has the owner's
+instructions in it.
+
+What was edited away is left out too: a guest sees the active branch alone, neither pages nor names of others. The feed
+of a guest begins with a snapshot whatever its cursor (feed/feed.py), because a cursor is no secret and leads anywhere;
+a branch that is left while a guest watches was seen already.
 
 Must stay true (tests/server/test_shared_reading.py): on no route is any of it in what a guest gets, and the owner gets
 all of it.
@@ -12,15 +16,16 @@ all of it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from indelible.content import decode_blocks, encode
-from indelible.machine.events import ChatSnapshot, EventBody, FeedEvent, MessageAdded, ShownMessage
+from indelible.machine.events import ChatSnapshot, EventBody, FeedEvent, MessageAdded, MessageTree, ShownMessage
 from indelible.service.noted_request import MARK, strip_request
-from indelible.service.results import ChatDetails, MessagePage
+from indelible.service.results import ChatDetails, ChatMessage, MessagePage
 from indelible.store.lists.transfer import ChatFile, FileMessage
 from indelible.store.queries.listing import ChatSummary
 
@@ -30,10 +35,9 @@ _SHOWN: Final = ("title", "model", "archived")
 
 def show_chat(details: ChatDetails) -> ChatDetails:
     """The chat as a guest sees it."""
-    messages = [replace(message, blocks=strip_request(message.blocks)) for message in details.messages]
     return replace(
         details,
-        messages=messages,
+        messages=[_show_chat_message(message) for message in details.messages],
         queue=[],
         debug=None,
         labels=[],
@@ -51,7 +55,13 @@ def show_summary(summary: ChatSummary) -> ChatSummary:
 
 def show_messages(page: MessagePage) -> MessagePage:
     """A page of messages as a guest sees it."""
-    return replace(page, items=[replace(message, blocks=strip_request(message.blocks)) for message in page.items])
+    return replace(page, items=[_show_chat_message(message) for message in page.items])
+
+
+def show_tree(tree: MessageTree) -> MessageTree:
+    """The tree as a guest sees it: the active branch."""
+    active = _find_active(tree.head, {item.id: item.parent_id for item in tree.items})
+    return replace(tree, items=[item for item in tree.items if item.id in active])
 
 
 def show_event(event: FeedEvent) -> FeedEvent | None:
@@ -80,20 +90,36 @@ def _rewrite(event: FeedEvent, body: object) -> FeedEvent:
 
 
 def _show_message(message: ShownMessage) -> ShownMessage:
+    if message.siblings is not msgspec.UNSET:
+        message = replace(message, siblings=[message.id])
     blocks = bytes(message.blocks)
     if MARK not in blocks:
         return message
     return replace(message, blocks=msgspec.Raw(encode(strip_request(decode_blocks(blocks)))))
 
 
+def _show_chat_message(message: ChatMessage) -> ChatMessage:
+    return replace(message, blocks=strip_request(message.blocks), siblings=[message.id])
+
+
+def _find_active(head: str | None, parents: Mapping[str, str | None]) -> set[str]:
+    """The messages from the head up to the first one."""
+    active: set[str] = set()
+    while head is not None:
+        active.add(head)
+        head = parents.get(head)
+    return active
+
+
 def show_file(file: ChatFile) -> ChatFile:
-    """An export for a guest. Below a row that only a model sees, the message above it is the parent."""
+    """An export for a guest: the active branch. Below a row that only a model sees, the message above is the parent."""
+    active = _find_active(file.head, {message.id: message.parent_id for message in file.messages})
     above = {message.id: message.parent_id for message in file.messages if message.visibility == "model"}
 
     def find_shown(message_id: str | None) -> str | None:
         while message_id in above:
             message_id = above[message_id]
-        return message_id
+        return message_id if message_id in active else None
 
     messages: list[FileMessage] = [
         replace(
@@ -103,7 +129,7 @@ def show_file(file: ChatFile) -> ChatFile:
             blocks=strip_request(message.blocks),
         )
         for message in file.messages
-        if message.id not in above
+        if message.id in active and message.id not in above
     ]
     return replace(
         file,

@@ -63,12 +63,15 @@ async def load_page(
     before: str | None = None,
     after: str | None = None,
     limit: int = 50,
+    only_active: bool = False,
 ) -> Page:
     """The last `limit` messages of the active path, of the path that ends with `upto`, or of the one above `before`.
 
-    With `after`, the first `limit` below that message on the active path.
+    With `after`, the first `limit` below that message on the active path. `only_active`: `before` is on it, too.
     """
     head_id = upto or await _load_head(transaction, chat_id)
+    if only_active and before is not None:
+        await _find_below(transaction, chat_id, head_id, before, 0)
     if after is not None:
         below, has_newer = await _find_below(transaction, chat_id, head_id, after, limit)
         if not below:
