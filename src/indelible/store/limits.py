@@ -52,6 +52,7 @@ def check_payload(payload: Payload[Any] | None, limits: StoreLimits) -> None:
     if isinstance(payload, ToolResultsInput):
         for result in payload.results:
             _check_size("Tool result", len(result.output.encode(errors="surrogatepass")), limits.tool_result_bytes)
+            _check_size("Files of a tool result", len(encode(result.files)), limits.message_bytes)
 
 
 def _check_fields(given: NewChat | ChatPatch, limits: StoreLimits) -> None:

@@ -74,15 +74,16 @@ async def list_items(
     order: Literal["asc", "desc"] = "desc",
 ) -> Response:
     """List the items of the active branch."""
-    path = await ConversationService(service).list_path(read_conversation_name(conversation_id))
-    return answer_json(show_page(write_items(path), limit=limit, after=after, order=order))
+    chat_id = read_conversation_name(conversation_id)
+    path = await ConversationService(service).list_path(chat_id)
+    return answer_json(show_page(write_items(chat_id, path), limit=limit, after=after, order=order))
 
 
 @router.get("/conversations/{conversation_id}/items/{item_id}")
 async def get_item(conversation_id: str, item_id: str, service: Reads) -> Response:
     """Get one item."""
-    path = await ConversationService(service).list_path(read_conversation_name(conversation_id))
-    for item in write_items(path):
+    chat_id = read_conversation_name(conversation_id)
+    for item in write_items(chat_id, await ConversationService(service).list_path(chat_id)):
         if item["id"] == item_id:
             return answer_json(item)
     raise NotFound(f"Item with id {item_id[:100]!r} not found.")

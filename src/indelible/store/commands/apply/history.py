@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from indelible.content import Block, Message, Text, ToolResult, encode
+from indelible.content import Block, File, Message, Text, ToolResult, encode
 from indelible.errors import LeaseLost
 from indelible.ids import new_id
 from indelible.machine import effects
@@ -156,10 +156,17 @@ async def add_tool_results(change: ChatChange, _effect: effects.AddToolResults) 
             output=given[call_id].output,
             is_error=given[call_id].is_error,
             metadata=given[call_id].metadata,
+            files=await _use_files_of(change, given[call_id]),
         )
         for call_id, name in names.items()
     ]
     await put(change, Message(role="tool", blocks=list(ordered)))
+
+
+async def _use_files_of(change: ChatChange, result: ToolResult) -> list[File]:
+    """The files of a client's result: they are its owner's, as those of a message are."""
+    used = await use_files(change.transaction, change.chat_id, change.owner_id, list(result.files))
+    return [file for file in used if isinstance(file, File)]
 
 
 async def answer_open_calls(change: ChatChange, effect: effects.AnswerOpenCalls) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from indelible.content import Block, Message, ToolCall, ToolResult, ToolSpec, text_of
+from indelible.content import Block, Message, Reasoning, ToolCall, ToolSpec
 from indelible.errors import Invalid
 from indelible.server.wires.content import join_neighbours, read_file
-from indelible.server.wires.openai.items import check_objects, read_content
+from indelible.server.wires.openai.items import check_objects, make_result, read_content
 from indelible.server.wires.openai.responses.request import FunctionTool, read_choice
 from indelible.server.wires.requests import WireBody
 from indelible.service.conversations import TurnSettings
@@ -106,19 +106,27 @@ def _read_message(given: dict[str, Any]) -> Message:
         case "user":
             return Message(role="user", blocks=_read_parts(given.get("content")))
         case "assistant":
-            text = [block for block in _read_parts(given.get("content") or "") if getattr(block, "text", "x")]
-            return Message(
-                role="assistant",
-                blocks=[*text, *map(_read_call, check_objects(given.get("tool_calls") or [], "tool_calls"))],
-            )
+            return Message(role="assistant", blocks=_read_reply(given))
         case "tool":
-            output = text_of(_read_parts(given.get("content")))
-            result = ToolResult(
-                call_id=str(given.get("tool_call_id")), name=str(given.get("name") or ""), output=output
-            )
+            call_id, name = str(given.get("tool_call_id")), str(given.get("name") or "")
+            result = make_result(call_id, _read_parts(given.get("content")), name=name)
             return Message(role="tool", blocks=[result])
         case role:
             raise Invalid(f"messages: the role {str(role)[:40]!r} is not supported.")
+
+
+def _read_reply(given: dict[str, Any]) -> list[Block]:
+    """What the assistant said, in this form: thinking, text, calls. What has no place here is refused."""
+    for name in ("audio", "function_call"):
+        if given.get(name) is not None:
+            raise Invalid(f"messages: {name!r} of an assistant's message is not supported.")
+    thought, refusal = given.get("reasoning_content"), given.get("refusal")
+    texts = [*_read_parts(given.get("content") or ""), *_read_parts(refusal or "")]
+    return [
+        *([Reasoning(thought)] if isinstance(thought, str) and thought else []),
+        *(block for block in texts if getattr(block, "text", "x")),
+        *map(_read_call, check_objects(given.get("tool_calls") or [], "tool_calls")),
+    ]
 
 
 def _read_call(call: dict[str, Any]) -> ToolCall:

@@ -134,7 +134,7 @@ async def list_input_items(
     conversations = ConversationService(service)
     origin = await conversations.find_origin(name.chat_id, name.seq)
     path = await conversations.list_path(name.chat_id, upto=origin.id, limit=read_note(origin).inputs)
-    return answer_json(show_page(write_items(path), limit=limit, after=after, order=order))
+    return answer_json(show_page(write_items(name.chat_id, path), limit=limit, after=after, order=order))
 
 
 async def load_projection(
