@@ -45,7 +45,7 @@ from indelible.service.inputs import IfBusy, to_blocks
 from indelible.service.local import LocalService
 from indelible.service.noted_request import note_in
 from indelible.service.results import Accepted, ChatMessage
-from indelible.store.payloads import ChatPatch, NewChat, ToolResultsInput, UserInput
+from indelible.store.payloads import AddedHistory, ChatPatch, NewChat, ToolResultsInput, UserInput
 from indelible.store.protocol import ForkPoint, Outcome
 from indelible.store.queries.chat_view import ChatStatus
 
@@ -159,6 +159,14 @@ class ConversationService:
         command = commands.Create(with_message=bool(given.blocks))
         return await self._once._execute(chat_id, command, new, _describe_start, TurnStart)
 
+    async def add_messages(self, chat_id: str, history: Sequence[Message]) -> list[ChatMessage]:
+        """Add messages that were said elsewhere to the end of a chat, and answer nothing; returns them as stored."""
+        if not history:
+            raise Invalid("There is nothing to add.")
+        added = AddedHistory(history=list(history))
+        ids = await self._once._execute(chat_id, commands.AddMessages(), added, _list_added, list[str])
+        return await self.list_path(chat_id, upto=ids[-1], limit=len(ids))
+
     async def set_metadata(self, chat_id: str, metadata: dict[str, str]) -> dict[str, str]:
         """Replace the metadata of a chat: its labels of the form `key=value`. The user's other labels stay."""
         patch = ChatPatch(label_pairs=_to_labels(metadata))
@@ -245,7 +253,8 @@ class ConversationService:
         fork: ForkPoint | None = None,
     ) -> TurnStart:
         service = self._once
-        service._check_model(None if message is None else message.model)
+        service.check_model(None if message is None else message.model)
+        service.check_tools(None if patch is None else patch.tools)
         if patch is not None and isinstance(patch.parameters, dict):
             check_parameters(patch.parameters)
         given = partial(service._store.continue_chat, chat_id, message, results=results, patch=patch, fork=fork)
@@ -304,6 +313,10 @@ def _to_labels(metadata: dict[str, str]) -> list[str]:
     if any("=" in key for key in metadata):
         raise Invalid("metadata: a key may not contain an equals sign.")
     return [f"{key}={value}" for key, value in metadata.items()]
+
+
+def _list_added(outcome: Outcome) -> list[str]:
+    return [message.id for message in outcome.messages if message.id is not None]
 
 
 def _describe_start(outcome: Outcome) -> TurnStart:

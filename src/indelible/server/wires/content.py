@@ -38,6 +38,8 @@ def divide(messages: Sequence[Message]) -> Divided:
     asked = next((at for at in range(len(rest) - 1, -1, -1) if rest[at].role == "user"), None)
     if asked is None:
         raise Invalid("The input has no message of the user.")
+    if not rest[asked].blocks:
+        raise Invalid("The message is empty.")
     progress = rest[asked + 1 :]
     if progress and progress[-1].role == "assistant":
         raise Invalid("The input must end with a message of the user or with the output of a tool.")

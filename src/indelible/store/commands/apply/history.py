@@ -19,7 +19,16 @@ from indelible.store.commands.apply.files import use_files
 from indelible.store.commands.apply.texts import ANSWERS, CONTINUE, ERRORS, NOTICES
 from indelible.store.commands.totals import Totals
 from indelible.store.database.transaction import Transaction, insert
-from indelible.store.payloads import CompactionResult, Failure, NewChat, Summary, ToolResultsInput, UserInput, require
+from indelible.store.payloads import (
+    AddedHistory,
+    CompactionResult,
+    Failure,
+    NewChat,
+    Summary,
+    ToolResultsInput,
+    UserInput,
+    require,
+)
 from indelible.store.queries.ancestors import find_partial_reply, load_ancestors
 
 _INDEXED: Final = {"user": "last_read_seq", "assistant": "replied_seq"}
@@ -71,8 +80,12 @@ async def put(
     return stored
 
 
-async def add_history(change: ChatChange, new: NewChat) -> None:
-    """The conversation that a new chat begins with."""
+async def append_history(change: ChatChange, _effect: effects.AddHistory) -> None:
+    await add_history(change, require(change.payload, AddedHistory))
+
+
+async def add_history(change: ChatChange, new: NewChat | AddedHistory) -> None:
+    """The conversation that a new chat begins with, or that is added to one."""
     for message in new.history:
         await put(change, message)
 
@@ -212,6 +225,7 @@ async def forget_responses(transaction: Transaction, chat_id: str, *, epoch: int
 
 
 HANDLERS: Final[Handlers] = {
+    effects.AddHistory: append_history,
     effects.AddInstruction: add_instruction,
     effects.AddMessage: add_message,
     effects.AddNotice: add_notice,
