@@ -161,8 +161,9 @@ class ConversationService:
 
     async def add_messages(self, chat_id: str, history: Sequence[Message]) -> list[ChatMessage]:
         """Add messages that were said elsewhere to the end of a chat, and answer nothing; returns them as stored."""
+        await self.service._check_owner(chat_id)
         if not history:
-            raise Invalid("There is nothing to add.")
+            raise Invalid("items: there is nothing to add.")
         added = AddedHistory(history=list(history))
         ids = await self._once._execute(chat_id, commands.AddMessages(), added, _list_added, list[str])
         return await self.list_path(chat_id, upto=ids[-1], limit=len(ids))
@@ -284,6 +285,13 @@ class ConversationService:
         await self.service._check_owner(chat_id)
         page = await self.service._store.page(chat_id, upto=upto, limit=limit)
         return msgspec.json.decode(encode(page.items), type=list[ChatMessage])
+
+    async def list_whole_path(self, chat_id: str, *, upto: str | None = None) -> list[ChatMessage]:
+        """All of the active path, or of the path to a message, oldest first. It is read in pieces."""
+        path = await self.list_path(chat_id, upto=upto)
+        while path and path[0].parent_id is not None:
+            path[:0] = await self.list_path(chat_id, upto=path[0].parent_id)
+        return path
 
     async def find_running(self, chat_id: str) -> TurnStart | None:
         """The start of the turn that runs; None if none does. It may have waited for results meanwhile."""

@@ -75,7 +75,7 @@ async def list_items(
 ) -> Response:
     """List the items of the active branch."""
     chat_id = read_conversation_name(conversation_id)
-    path = await ConversationService(service).list_path(chat_id)
+    path = await ConversationService(service).list_whole_path(chat_id)
     return answer_json(show_page(write_items(chat_id, path), limit=limit, after=after, order=order))
 
 
@@ -94,7 +94,7 @@ async def add_items(conversation_id: str, request: Request, state: State, servic
 async def get_item(conversation_id: str, item_id: str, service: Reads) -> Response:
     """Get one item."""
     chat_id = read_conversation_name(conversation_id)
-    for item in write_items(chat_id, await ConversationService(service).list_path(chat_id)):
+    for item in write_items(chat_id, await ConversationService(service).list_whole_path(chat_id)):
         if item["id"] == item_id:
             return answer_json(item)
     raise NotFound(f"Item with id {item_id[:100]!r} not found.")

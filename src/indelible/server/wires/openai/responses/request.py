@@ -29,7 +29,7 @@ _MOST_LABELS: Final = 50
 _LONGEST_LABEL: Final = 80
 _UNPRINTABLE: Final = re.compile(r"[^!-+\--~]")
 """What is no character of a header, or would separate two names in it."""
-_NOT_SERVED: Final = "only functions that the client runs can be called here, and no tool of another type. Omit it."
+_NOT_SERVED: Final = "Unsupported parameter: 'tool_choice' names a tool that this server does not have. Omit it."
 LEFT_OUT: Final = "x-indelible-left-out-tools"
 MOST_INPUTS: Final = 10_000
 """A longer note is ignored: reading one must not cost more than this, whoever wrote it."""
@@ -88,7 +88,7 @@ class ToolRequest(WireBody):
         is_left_out = any(tool.name == name for tool in self.declared if not tool.is_served and tool.name)
         wants_none = name == "required" and bool(self.declared) and not self.served
         if kind not in ("function", "allowed_tools") or is_left_out or wants_none:
-            raise Invalid(f"tool_choice: {_NOT_SERVED}", param="tool_choice")
+            raise Invalid(_NOT_SERVED, param="tool_choice")
         return [tool.to_spec() for tool in self.served] or None
 
 

@@ -16,23 +16,25 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from indelible.content import ToolResult
-from indelible.errors import Invalid, NotAllowed, NotFound
+from indelible.errors import Invalid, NotAllowed
 from indelible.ids import new_id
 from indelible.machine.events import Position
 from indelible.server.dependencies import Reads, ReadyState, ServerState, State, Writes, answer_json
 from indelible.server.limits.feed_slots import WithSlot
 from indelible.server.wires.content import Continuation, continue_with, divide
-from indelible.server.wires.openai.failures import RefusedByName, answer_failure
+from indelible.server.wires.openai.failures import answer_failure
 from indelible.server.wires.openai.items import write_items
 from indelible.server.wires.openai.models import find_model_name
-from indelible.server.wires.openai.names import ResponseName, find_response_name, read_response_name
+from indelible.server.wires.openai.names import ResponseName, read_response_name
 from indelible.server.wires.openai.pages import show_page
+from indelible.server.wires.openai.responses.input_tokens import estimate_input
 from indelible.server.wires.openai.responses.projection import ResponseProjection
 from indelible.server.wires.openai.responses.request import MOST_INPUTS, ResponseRequest, hash_settings, read_note
-from indelible.server.wires.openai.responses.stored import load_projection, load_response, read_input
+from indelible.server.wires.openai.responses.stored import load_previous, load_projection, load_response, read_input
 from indelible.server.wires.requests import read_body
 from indelible.server.wires.streaming import WireStream, collect, project_stored
 from indelible.service.conversations import ConversationService, Given, TurnSettings, TurnStart, note_request, start_at
+from indelible.service.results import ChatMessage
 from indelible.store.payloads import ChatPatch
 
 router = APIRouter(tags=["openai"], include_in_schema=False)
@@ -77,6 +79,24 @@ async def create_response(request: Request, state: ReadyState, service: Reads, o
     answer = answer_failure(projection.error) if has_failed else answer_json(projection.show())
     answer.headers.update(body.left_out)
     return answer
+
+
+@router.post("/responses/input_tokens")
+async def count_input_tokens(request: Request, state: State, service: Reads) -> Response:
+    """About how many input tokens a response to this request would take."""
+    body = await read_body(request, ResponseRequest)
+    body.model = await find_model_name(service, body.model)
+    conversations = ConversationService(service)
+    given = [] if body.input is None else await read_input(state, conversations, body.input)
+    path: list[ChatMessage] = []
+    if body.previous_response_id is not None:
+        name, previous = await load_previous(state, conversations, body.previous_response_id)
+        last = previous.last_message_id or (await conversations.find_origin(name.chat_id, name.seq)).id
+        path = await conversations.list_whole_path(name.chat_id, upto=last)
+    elif body.chat_id is not None:
+        path = await conversations.list_whole_path(body.chat_id)
+    tokens = estimate_input(path, given, body.to_settings())
+    return answer_json({"object": "response.input_tokens", "input_tokens": tokens})
 
 
 @router.get("/responses/{response_id}")
@@ -169,7 +189,7 @@ class Starter:
         )
 
     async def _continue(self, previous_id: str, added: Continuation) -> TurnStart:
-        previous, projection = await self._load_previous(previous_id)
+        previous, projection = await load_previous(self._state, self._conversations, previous_id)
         conversations, chat_id = self._conversations, previous.chat_id
         if not projection.is_over:
             detail = f"The previous response {previous} is still in progress."
@@ -190,17 +210,6 @@ class Starter:
         is_free = status in ("idle", "error") and not queued
         copy_at = None if is_end and is_free else projection.last_message_id or origin.id
         return await self._send(chat_id, added, settings, patch, copy_at=copy_at)
-
-    async def _load_previous(self, previous_id: str) -> tuple[ResponseName, ResponseProjection]:
-        """The response that this one continues. For one that is gone, OpenAI has a refusal that agents know."""
-        name = find_response_name(previous_id)
-        try:
-            if name is not None:
-                return name, await load_response(self._state, self._conversations, name)
-        except NotFound:
-            pass
-        message = f"Previous response with id {previous_id[:100]!r} not found."
-        raise RefusedByName(message, status=400, code="previous_response_not_found", param="previous_response_id")
 
     async def _join(self, chat_id: str, added: Continuation) -> TurnStart:
         settings = self._body.to_settings(added.system)

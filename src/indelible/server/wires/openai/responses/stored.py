@@ -21,8 +21,9 @@ from indelible.content import Block, Message, Reasoning, Role, Text, ToolCall, T
 from indelible.errors import Invalid, NotFound
 from indelible.machine.events import Position
 from indelible.server.dependencies import ServerState
+from indelible.server.wires.openai.failures import RefusedByName
 from indelible.server.wires.openai.items import read_items
-from indelible.server.wires.openai.names import ItemName, MessageName, ResponseName, find_item_name
+from indelible.server.wires.openai.names import ItemName, MessageName, ResponseName, find_item_name, find_response_name
 from indelible.server.wires.openai.responses.output_items import Item, OwnCallItem, ReasoningItem, TextItem
 from indelible.server.wires.openai.responses.projection import ResponseProjection, read_call_id
 from indelible.server.wires.openai.responses.request import read_note
@@ -57,6 +58,20 @@ async def load_response(
     projection = await load_projection(state, conversations, name)
     await project_stored(state.app.feed.replay(name.chat_id, Position(name.seq)), projection)
     return projection
+
+
+async def load_previous(
+    state: ServerState, conversations: ConversationService, text: str
+) -> tuple[ResponseName, ResponseProjection]:
+    """The response that a request continues. For one that is gone, OpenAI has a refusal that agents know."""
+    name = find_response_name(text)
+    try:
+        if name is not None:
+            return name, await load_response(state, conversations, name)
+    except NotFound:
+        pass
+    message = f"Previous response with id {text[:100]!r} not found."
+    raise RefusedByName(message, status=400, code="previous_response_not_found", param="previous_response_id")
 
 
 async def read_input(state: ServerState, conversations: ConversationService, given: Any) -> list[Message]:
