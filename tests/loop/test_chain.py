@@ -8,7 +8,9 @@ writes down which callback was called when, because the order of the callbacks i
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +20,7 @@ from tests.support.loop_harness import raise_failure
 from indelible import tool
 from indelible.content import File, Message, Reasoning, StreamError, Text, TextDelta, ToolCall, ToolResult
 from indelible.errors import Interrupted, ModelFailed
-from indelible.loop import FinishedStep, RetryPolicy, TurnInterrupted
+from indelible.loop import FinishedStep, RetryPolicy, TurnFailed, TurnInterrupted
 from indelible.loop.prompt.compact import make_summary
 from indelible.loop.prompt.response_chain import plan_chain
 from indelible.models import Call, CallOptions
@@ -141,6 +143,38 @@ async def test_s42_a_broken_chain_is_left_and_the_whole_history_sent(
     assert model.calls[1].options == replace(CHAINED, previous_response_id=None)
     assert spell(result.messages) == [("assistant", "Better.")]
     assert [step.blocks for step in harness.saved] == [[Text("Better.")]]
+
+
+GONE = "Response with id 'resp_abc' not found."
+"""In the words of a server that has no code for it."""
+
+
+async def test_any_404_to_a_chained_call_breaks_the_chain(harness: LoopHarness) -> None:
+    """SPEC 2.2. Without this, every later turn of the chat would ask for the same lost response."""
+    for given in ({"error": {"message": GONE, "code": None}}, {"detail": "Not Found"}, None):
+        body = None if given is None else json.dumps(given)
+        chat = Chat(WHOLE)
+        model = ScriptedModel([classify_response(provider="openai", status=404, body=body), ANSWER], provider="openai")
+        result = await harness.start(model, messages=NEWS, call=CHAINED, **chat.callbacks())
+        assert ids_sent(model) == ["resp_1", None]
+        assert chat.told == ["disable", "reload"]
+        assert spell(result.messages) == [("assistant", "Better.")]
+    assert {(event.kind, event.delay_ms) for event in harness.retries} == {("chain_broken", 0)}
+
+
+async def test_a_404_breaks_the_chain_once_in_a_turn_and_then_means_what_it_says(harness: LoopHarness) -> None:
+    not_found = partial(
+        classify_response, provider="openai", status=404, body='{"error": {"message": "No such model"}}'
+    )
+    model = ScriptedModel([not_found(), not_found()], provider="openai")
+    result = await harness.start(model, messages=NEWS, call=CHAINED)
+    assert isinstance(result, TurnFailed)
+    assert isinstance(result.error, ModelFailed)
+    assert (result.error.kind, result.error.status) == ("config", 404)
+    assert ids_sent(model) == ["resp_1", None]
+    plain = ScriptedModel([not_found()], provider="openai")
+    assert isinstance(await harness.start(plain, messages=NEWS, call=CallOptions(store=True)), TurnFailed)
+    assert len(plain.calls) == 1
 
 
 async def test_s42_the_retry_is_at_once_and_told(harness: LoopHarness) -> None:

@@ -369,6 +369,8 @@ class Chat:
             case effects.AddMessage():
                 assert words is not None
                 self._put("user", words=words)
+            case effects.AddHistory():
+                self._put("assistant", why="history")  # of any role: what was said elsewhere is nobody's work
             case effects.AddInstruction():
                 if self.last is not None and self.last.is_partial and not self._is_instructed(self.last):
                     self._put("user", is_hidden=True)

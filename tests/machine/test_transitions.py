@@ -55,6 +55,8 @@ SPEC = {
         "requires_action_queued→running_queued"
     ),
     "send_steer": f"{SENT} requires_action→requires_action_queued requires_action_queued→requires_action_queued",
+    # Beyond the specification's table: what was said elsewhere joins a chat in which nothing runs (docs/openai.md).
+    "add_messages": "idle→idle error→idle",
     "edit": FORKED,
     "regenerate": FORKED,
     # An error belongs to its branch (rule 10.3); a chat with a queue cannot be idle.

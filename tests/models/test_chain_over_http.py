@@ -258,7 +258,10 @@ async def test_s52_a_truncated_chained_stream_is_never_stored_as_a_success(*, cl
     assert all(step.reason == "failed" for step in caller.steps[1:])
 
 
-async def test_s53_a_poisoned_chat_heals_by_itself_and_the_new_answer_is_the_anchor(engine: AsyncEngine) -> None:
+@pytest.mark.parametrize("is_known", [True, False], ids=["by its code", "any 404"])
+async def test_s53_a_poisoned_chat_heals_by_itself_and_the_new_answer_is_the_anchor(
+    engine: AsyncEngine, *, is_known: bool
+) -> None:
     """Through the whole stack, on both databases: the stored bad id is gone, and the next turn is chained again."""
     async with SimulatedProvider([ANSWER] * 4) as provider, AppHarness(engine).opened() as harness:
         name = f"openai:gpt@{provider.base_url('openai')}"
@@ -269,7 +272,10 @@ async def test_s53_a_poisoned_chat_heals_by_itself_and_the_new_answer_is_the_anc
             chat = await harness.app.create_chat(system="Be brief.")
             for text in ("One?", "Two?"):
                 await chat.send(text)
-            provider.forget_responses()
+            if is_known:
+                provider.forget_responses()
+            else:
+                provider.faults.append(Status(404, {"error": {"message": "Response with id 'resp_x' not found."}}))
             for text in ("Three?", "Four?"):
                 await chat.send(text)
             said = await load_path(harness.store, chat.id)
@@ -295,10 +301,11 @@ async def test_s53_a_poisoned_chat_heals_by_itself_and_the_new_answer_is_the_anc
         Status(404, {"error": {"message": "Previous response with id 'resp_other' not found.", "code": None}}),
         Status(403, {"error": {"message": "Previous response with id 'resp_x' not found in this project."}}),
         Status(400, b"Previous response with id 'resp_x' not found."),
+        Status(404, {"error": {"message": "Response with id 'resp_x' not found.", "code": None}}),
         ErrorEvent(0, {"type": "error", "code": "previous_response_not_found", "message": "?"}),
         ErrorEvent(2, {"type": "error", "code": None, "message": "Previous response with id 'r' not found."}),
     ],
-    ids=["by its code", "another id", "another project", "no JSON", "an event at once", "an event later"],
+    ids=["by its code", "another id", "another project", "no JSON", "any 404", "an event at once", "an event later"],
 )
 async def test_s54_whatever_the_reason_that_the_provider_does_not_know_the_id(fault: Fault) -> None:
     caller = Caller()

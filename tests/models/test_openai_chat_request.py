@@ -392,6 +392,17 @@ def test_tools_are_functions_and_a_providers_own_go_as_they_are() -> None:
     ]
 
 
+@pytest.mark.parametrize("official", [True, False])
+def test_what_a_request_is_filed_under_reaches_openai_and_nobody_else(official: bool) -> None:
+    """Other servers may refuse a field that they do not know. OpenAI takes metadata only for what it stores."""
+    filed: Json = {"prompt_cache_key": "job-7", "safety_identifier": "s-1"}
+    written = write(user("Hi"), official=official, metadata={"job": "7"}, **filed)
+    assert written.warnings == []
+    assert {name: written.body[name] for name in ("metadata", *filed) if name in written.body} == (
+        filed if official else {}
+    )
+
+
 PARAMETERS: Json = {
     "temperature": 0.5,
     "top_p": 1,

@@ -188,6 +188,14 @@ def test_parameters_go_where_this_wire_has_them() -> None:
     assert {name: written.body[name] for name in expected} == expected
 
 
+def test_what_a_request_is_filed_under_reaches_the_provider() -> None:
+    filed: dict[str, Any] = {"metadata": {"job": "7"}, "prompt_cache_key": "job-7", "safety_identifier": "s-1"}
+    written = write(ask("?"), user="u-1", **filed)
+    assert written.warnings == []
+    assert {name: written.body[name] for name in filed} == filed
+    assert "user" not in written.body
+
+
 @pytest.mark.parametrize("effort", EFFORTS)
 def test_every_effort_is_one_that_the_sdk_knows(effort: str) -> None:
     assert write_body(ask("?"), effort=effort)["reasoning"]["effort"] == effort

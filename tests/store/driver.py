@@ -112,6 +112,7 @@ def fill_payload(command: c.Command, **fields: Any) -> Payload[Any] | None:
         "blocks": [Text(str(command.name))],
         "title": "Rain",
         "results": [],
+        "history": [Message(role="user", blocks=[Text("Said elsewhere.")])],
         "retry": {"delay_ms": 1000},
     }
     known |= {"summary": summary, **fields}

@@ -33,7 +33,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import begin_read, begin_write, close_databases, get_database, open_engine, transact
 from tests.support.examples import count_examples
 
-from indelible.content import Finish, Part, ReasoningDelta, Text, TextDelta, ToolCall, ToolResult, encode
+from indelible.content import Finish, Message, Part, ReasoningDelta, Text, TextDelta, ToolCall, ToolResult, encode
 from indelible.errors import Interrupted, LeaseLost, Refused
 from indelible.ids import new_id
 from indelible.loop.prompt.compact import make_summary
@@ -63,6 +63,7 @@ from indelible.store.database.tables.chats import (
 )
 from indelible.store.journal.append import JournalRow
 from indelible.store.payloads import (
+    AddedHistory,
     AwaitedStep,
     ChatPatch,
     CompactionResult,
@@ -497,6 +498,8 @@ class Life:
                 return RetryScheduled(
                     retry={"attempt": 1, "kind": "overloaded"}, pending=[ReasoningDelta("2", self.name("Hm "))]
                 )
+            case commands.AddMessages():
+                return AddedHistory(history=[Message(role="assistant", blocks=[Text(self.name("said "))])])
             case commands.UpdateChat():
                 return ChatPatch(title=self.name("title"))
             case _:

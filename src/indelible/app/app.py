@@ -40,6 +40,7 @@ class App(User):
         models: Sequence[str] = (),
         default_model: str | None = None,
         check_model: Callable[[str], None] | None = None,
+        tools: frozenset[str] = frozenset(),
         budget: Budget | None = None,
     ) -> None:
         self.store = store
@@ -62,6 +63,7 @@ class App(User):
             models=models,
             default_model=default_model,
             check_model=check_model,
+            tools=tools,
             budget=budget,
             files=files or SqlFiles(store.database, [DatabaseBytes(store.database)]),
         )

@@ -42,7 +42,7 @@ from indelible.store.journal.writer import Journal
 from indelible.store.limits import StoreLimits
 from indelible.store.protocol import Outcome
 from indelible.store.sql_store import SqlStore
-from indelible.tools.toolset import AnyTool, Toolset
+from indelible.tools.toolset import AnyTool, Toolset, name_of
 from indelible.worker import Worker, WorkerDependencies
 
 _MODEL_MEMBERS: Final = ("provider", "name", "context_limit", "stream")
@@ -123,6 +123,7 @@ async def open_app(
                     models=names,
                     default_model=settings.model,
                     check_model=check,
+                    tools=frozenset(map(name_of, tools)),
                     budget=Budget(
                         store.lists.usage,
                         clock=clock,

@@ -153,7 +153,8 @@ class Attempt:
             return silence(provider, self._limits.silence_timeout_s)
         if self._answer is None:
             return truncated(provider)
-        failure = classify(self._answer, provider=provider, now=self._clock.now())
+        is_chained = self._call.options.previous_response_id is not None
+        failure = classify(self._answer, provider=provider, now=self._clock.now(), is_chained=is_chained)
         if isinstance(self._answer, BaseException) and failure not in trace_lineage(self._answer):
             failure.__cause__ = self._answer
             if failure.kind == "unknown":

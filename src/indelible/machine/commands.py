@@ -39,6 +39,12 @@ SendCommand = Send | SendInterrupt | SendSteer
 """A new user message, with any effect on a running reply."""
 
 
+class AddMessages(Command, frozen=True):
+    """Messages that were said elsewhere enter history. Nothing is answered."""
+
+    name = CommandName.ADD_MESSAGES
+
+
 class Edit(Command, frozen=True):
     name = CommandName.EDIT
     message_id: str

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from indelible.errors import Invalid, NotFound
 from indelible.machine.commands import (
+    AddMessages,
     Archive,
     Command,
     Compact,
@@ -47,6 +48,7 @@ from indelible.machine.decision import (
     refuse,
 )
 from indelible.machine.effects import (
+    AddHistory,
     AddInstruction,
     AddMessage,
     AddToolResults,
@@ -125,6 +127,11 @@ def _send_interrupt(snapshot: Snapshot, command: SendInterrupt) -> Decision:
         closing = (*answer_calls(snapshot, "cancelled"), *close_turn(snapshot, "interrupted"))
         return Decision((*closing, AddMessage(), BeginTurn(), SetStatus(status=Status.RUNNING)))
     return _send(snapshot, command)
+
+
+def _add_messages(snapshot: Snapshot, command: AddMessages) -> Decision:
+    """An error belongs to the end of a branch, and this is no longer its end."""
+    return Decision((*clear_error(snapshot), AddHistory(), SetStatus(status=Status.IDLE)))
 
 
 def _fork(snapshot: Snapshot) -> list[Effect]:
@@ -279,6 +286,7 @@ DECIDE_USER: Final[dict[type[Command], Callable[[Snapshot, Any], Decision]]] = {
     Send: _send,
     SendSteer: _send_steer,
     SendInterrupt: _send_interrupt,
+    AddMessages: _add_messages,
     Edit: _edit,
     Regenerate: _regenerate,
     SwitchBranch: _switch_branch,

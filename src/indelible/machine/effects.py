@@ -66,6 +66,10 @@ class AddMessage(Effect, frozen=True):
     replaces_id: str | None = None
 
 
+class AddHistory(Effect, frozen=True):
+    """The command's messages, which were said elsewhere, enter history in their order."""
+
+
 class AddInstruction(Effect, frozen=True):
     """If the path ends in a partial reply, add an instruction to continue it, which only the model sees."""
 

@@ -32,6 +32,7 @@ class CommandName(StrEnum):
     SEND = "send"
     SEND_INTERRUPT = "send_interrupt"
     SEND_STEER = "send_steer"
+    ADD_MESSAGES = "add_messages"
     EDIT = "edit"
     REGENERATE = "regenerate"
     SWITCH_BRANCH = "switch_branch"
@@ -124,6 +125,7 @@ TABLE: Final[Mapping[CommandName, Mapping[State, Targets]]] = {
         State.REQUIRES_ACTION: _to(State.RUNNING),
         State.REQUIRES_ACTION_QUEUED: _to(State.RUNNING_QUEUED),
     },
+    CommandName.ADD_MESSAGES: {State.IDLE: _to(State.IDLE), State.ERROR: _to(State.IDLE)},
     CommandName.EDIT: _FORK,
     CommandName.REGENERATE: _FORK,
     CommandName.SWITCH_BRANCH: {

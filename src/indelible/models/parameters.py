@@ -9,9 +9,11 @@
     parallel_tool_calls              true or false
     format                           an object: {"type": "json_schema", "name", "schema", "strict"}, or "json_object"
     seed, frequency_penalty, presence_penalty, verbosity, service_tier, user
+    metadata, prompt_cache_key, safety_identifier       what a provider files a request under; no reply depends on it
 
 A wire format reads the parameters that it supports. The rest are not sent, and the user gets a warning: a parameter
-that is dropped silently looks like a model that does not obey. A value of the wrong type is refused where it is given
+that is dropped silently looks like a model that does not obey. The last three are for the provider alone, and one that
+has no use for them changes nothing, so there is no warning. A value of the wrong type is refused where it is given
 (`check_parameters`); in a chat that has it nevertheless, it is a failure of kind `config`.
 
 Nothing else of a request can be set here: permission to choose a chat's parameters is not permission to choose its
@@ -31,13 +33,16 @@ _TYPES: Final[dict[str, type]] = {
     **dict.fromkeys(("temperature", "top_p", "frequency_penalty", "presence_penalty"), float),
     **dict.fromkeys(("top_k", "max_tokens", "seed"), int),
     **dict.fromkeys(("tool_choice", "verbosity", "service_tier", "user", "summary"), str),
+    **dict.fromkeys(("prompt_cache_key", "safety_identifier"), str),
     "parallel_tool_calls": bool,
     "format": dict,
+    "metadata": dict,
 }
 """The parameters that are one value; `stop` and `effort` have rules of their own."""
 
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 NAMES: Final = frozenset({*_TYPES, "stop", "effort"})
+_FILED_UNDER: Final = frozenset({"metadata", "prompt_cache_key", "safety_identifier"})
 _KINDS: Final[dict[Any, str]] = {
     float: "a number",
     int: "a whole number",
@@ -81,6 +86,7 @@ class Parameters:
             if name in NAMES
             else f"The parameter {name} was not sent: unknown parameter."
             for name in self._given
+            if name not in _FILED_UNDER
         ]
 
 

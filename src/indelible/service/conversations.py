@@ -45,7 +45,7 @@ from indelible.service.inputs import IfBusy, to_blocks
 from indelible.service.local import LocalService
 from indelible.service.noted_request import note_in
 from indelible.service.results import Accepted, ChatMessage
-from indelible.store.payloads import ChatPatch, NewChat, ToolResultsInput, UserInput
+from indelible.store.payloads import AddedHistory, ChatPatch, NewChat, ToolResultsInput, UserInput
 from indelible.store.protocol import ForkPoint, Outcome
 from indelible.store.queries.chat_view import ChatStatus
 
@@ -159,6 +159,15 @@ class ConversationService:
         command = commands.Create(with_message=bool(given.blocks))
         return await self._once._execute(chat_id, command, new, _describe_start, TurnStart)
 
+    async def add_messages(self, chat_id: str, history: Sequence[Message]) -> list[ChatMessage]:
+        """Add messages that were said elsewhere to the end of a chat, and answer nothing; returns them as stored."""
+        await self.service._check_owner(chat_id)
+        if not history:
+            raise Invalid("items: there is nothing to add.")
+        added = AddedHistory(history=list(history))
+        ids = await self._once._execute(chat_id, commands.AddMessages(), added, _list_added, list[str])
+        return await self.list_path(chat_id, upto=ids[-1], limit=len(ids))
+
     async def set_metadata(self, chat_id: str, metadata: dict[str, str]) -> dict[str, str]:
         """Replace the metadata of a chat: its labels of the form `key=value`. The user's other labels stay."""
         patch = ChatPatch(label_pairs=_to_labels(metadata))
@@ -245,7 +254,8 @@ class ConversationService:
         fork: ForkPoint | None = None,
     ) -> TurnStart:
         service = self._once
-        service._check_model(None if message is None else message.model)
+        service.check_model(None if message is None else message.model)
+        service.check_tools(None if patch is None else patch.tools)
         if patch is not None and isinstance(patch.parameters, dict):
             check_parameters(patch.parameters)
         given = partial(service._store.continue_chat, chat_id, message, results=results, patch=patch, fork=fork)
@@ -276,6 +286,13 @@ class ConversationService:
         page = await self.service._store.page(chat_id, upto=upto, limit=limit)
         return msgspec.json.decode(encode(page.items), type=list[ChatMessage])
 
+    async def list_whole_path(self, chat_id: str, *, upto: str | None = None) -> list[ChatMessage]:
+        """All of the active path, or of the path to a message, oldest first. It is read in pieces."""
+        path = await self.list_path(chat_id, upto=upto)
+        while path and path[0].parent_id is not None:
+            path[:0] = await self.list_path(chat_id, upto=path[0].parent_id)
+        return path
+
     async def find_running(self, chat_id: str) -> TurnStart | None:
         """The start of the turn that runs; None if none does. It may have waited for results meanwhile."""
         await self.service._check_owner(chat_id)
@@ -304,6 +321,10 @@ def _to_labels(metadata: dict[str, str]) -> list[str]:
     if any("=" in key for key in metadata):
         raise Invalid("metadata: a key may not contain an equals sign.")
     return [f"{key}={value}" for key, value in metadata.items()]
+
+
+def _list_added(outcome: Outcome) -> list[str]:
+    return [message.id for message in outcome.messages if message.id is not None]
 
 
 def _describe_start(outcome: Outcome) -> TurnStart:

@@ -101,7 +101,8 @@ _SENDS: Final[dict[str, Callable[[], SendCommand]]] = {
 class ServiceDependencies:
     """What the use cases of all users share. `check_model` raises `Invalid` for a name that no model can have.
 
-    `limits` are the store's: a result of a tool that is too large is refused before it is cut.
+    `limits` are the store's: a result of a tool that is too large is refused before it is cut. `tools` are the names of
+    the tools that this process knows the server to run: no chat can have its own of such a name.
     """
 
     store: ChatStore
@@ -111,6 +112,7 @@ class ServiceDependencies:
     models: Sequence[str] = ()
     default_model: str | None = None
     check_model: Callable[[str], None] | None = None
+    tools: frozenset[str] = frozenset()
     shares: ShareStore | None = None
     budget: Budget | None = None
     files: FileStore
@@ -229,13 +231,14 @@ class LocalService:
 
     async def update_chat(self, chat_id: str, changes: ChatChanges) -> UpdatedChat:
         check_changes(changes)
-        self._check_model(changes.model if isinstance(changes.model, str) else None)
+        self.check_model(changes.model if isinstance(changes.model, str) else None)
         check_parameters(changes.parameters or {})
         archived = None if changes.archived is msgspec.UNSET else changes.archived
         return await self.patch_chat(chat_id, _to_patch(changes), archived=archived)
 
     async def patch_chat(self, chat_id: str, patch: ChatPatch, *, archived: bool | None = None) -> UpdatedChat:
         """Carry out an update that was checked."""
+        self.check_tools(patch.tools)
         user_id = await self.get_user_id()
         update = partial(self._store.update, chat_id, patch, archived=archived, user_id=user_id)
         async with self._access.explained(chat_id, user_id):
@@ -412,7 +415,7 @@ class LocalService:
 
     # --- commands ---
 
-    def _check_model(self, name: str | None) -> None:
+    def check_model(self, name: str | None) -> None:
         """Refuse a name that no model can have, before the chat would meet it in a reply."""
         if not isinstance(name, str | None):
             raise Invalid(
@@ -420,6 +423,12 @@ class LocalService:
             )
         if name is not None and self._dependencies.check_model is not None:
             self._dependencies.check_model(name)
+
+    def check_tools(self, tools: Sequence[ToolSpec] | msgspec.UnsetType | None) -> None:
+        """Refuse a chat's own tool that has the name of one of the server's: the model could mean only one of them."""
+        for tool in tools or ():
+            if tool.name in self._dependencies.tools:
+                raise Invalid(f"tools: the server has a tool named {tool.name!r}. Rename yours.")
 
     async def _accept(self, chat_id: str, command: C, payload: Payload[C] | None = None) -> Accepted:
         return await self._execute(chat_id, command, payload, describe_accepted, Accepted)
@@ -433,7 +442,8 @@ class LocalService:
         result_type: type[T],
     ) -> T:
         """Carry out a command; if this request was made before, return its stored response."""
-        self._check_model(getattr(payload, "model", None))
+        self.check_model(getattr(payload, "model", None))
+        self.check_tools(getattr(payload, "tools", None))
         execute = partial(self._store.execute, chat_id, command, payload, user_id=await self.get_user_id())
         return await self._perform(chat_id, command, execute, describe, result_type)
 

@@ -17,7 +17,7 @@ import msgspec
 
 from indelible.content import TOOL_NAME, ToolSpec, encode
 from indelible.errors import Invalid, TooLarge
-from indelible.store.payloads import ChatPatch, NewChat, Payload, QueuedInput, ToolResultsInput, UserInput
+from indelible.store.payloads import AddedHistory, ChatPatch, NewChat, Payload, QueuedInput, ToolResultsInput, UserInput
 
 MAX_TITLE: Final = 1000
 MAX_NAME: Final = 200
@@ -44,14 +44,15 @@ def check_payload(payload: Payload[Any] | None, limits: StoreLimits) -> None:
     """Raises `TooLarge` or `Invalid` if the payload holds too much."""
     if isinstance(payload, NewChat | UserInput | QueuedInput) and payload.blocks:
         _check_size("Message", len(encode(payload.blocks)), limits.message_bytes)
-    if isinstance(payload, NewChat):
-        for message in (*payload.history, *payload.progress):
+    if isinstance(payload, NewChat | AddedHistory):
+        for message in (*payload.history, *(payload.progress if isinstance(payload, NewChat) else ())):
             _check_size("Message", len(encode(message.blocks)), limits.message_bytes)
     if isinstance(payload, NewChat | ChatPatch):
         _check_fields(payload, limits)
     if isinstance(payload, ToolResultsInput):
         for result in payload.results:
             _check_size("Tool result", len(result.output.encode(errors="surrogatepass")), limits.tool_result_bytes)
+            _check_size("Files of a tool result", len(encode(result.files)), limits.message_bytes)
 
 
 def _check_fields(given: NewChat | ChatPatch, limits: StoreLimits) -> None:

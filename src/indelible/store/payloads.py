@@ -21,6 +21,7 @@ import msgspec
 
 from indelible.content import Block, Message, Part, ToolResult, ToolSpec, Usage
 from indelible.machine.commands import (
+    AddMessages,
     AnnounceRetry,
     AwaitAction,
     Command,
@@ -100,6 +101,12 @@ class UserInput(Payload[Send | SendInterrupt | SendSteer | Edit], frozen=True, k
     model: str | None = None
     author_id: str | None = None
     suggested_title: str | None = None
+
+
+class AddedHistory(Payload[AddMessages], frozen=True, kw_only=True):
+    """Messages that were said elsewhere, in their order."""
+
+    history: list[Message] = []
 
 
 class QueuedInput(Payload[EditQueued], frozen=True, kw_only=True):

@@ -293,12 +293,18 @@ class ChatRunner:
         return await run(model, history, writer, deps.tools, options, scope=scope)
 
     def _list_client_tools(self, work: OpenWork) -> list[AnyTool]:
-        """The client tools of this process and of the chat. A chat cannot replace a tool of this process."""
-        own = {name_of(tool) for tool in (*self._deps.tools, *self._deps.client_tools)}
-        refused = [tool.name for tool in work.tools if tool.name in own]
-        if refused:
-            _log.warning("the chat's tools %s are ignored: the server has tools of these names", refused)
-        return [*self._deps.client_tools, *(tool for tool in work.tools if tool.name not in own)]
+        """The client tools of the chat and, of other names, those of this process.
+
+        The service refuses a chat's tool that has the name of one that the server runs, but only a worker knows all of
+        these. One of the two would be replaced, and nobody would see which: the turn fails instead.
+        """
+        own, declared = set(map(name_of, self._deps.tools)), {tool.name for tool in work.tools}
+        if both := sorted(own & declared):
+            raise ModelFailed(
+                f"The server and this chat both have a tool named {both[0]!r}. Rename or remove the chat's.",
+                kind="config",
+            )
+        return [*(tool for tool in self._deps.client_tools if name_of(tool) not in declared), *work.tools]
 
     async def _compact(self, work: OpenWork, writer: TurnWriter, scope: CancelScope) -> TurnEnd:
         model = self._deps.find_model(work.model)

@@ -55,7 +55,7 @@ async def test_a_model_may_be_named_without_its_provider_if_only_one_has_the_nam
             assert (made.choices[0].message.content, made.model) == (meant, meant)
         response = await client.responses.create(model="groq:twice", input="Hi")
         assert (response.output_text, response.model) == ("groq:twice", "groq:twice")
-        with pytest.raises(openai.BadRequestError, match="Unknown model 'twice'"):
+        with pytest.raises(openai.NotFoundError, match="Unknown model 'twice'"):
             await client.responses.create(model="twice", input="Hi")
 
 

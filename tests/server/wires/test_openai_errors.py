@@ -13,11 +13,14 @@ from tests.server.asking import read_problem
 from tests.server.wires.wire_clients import open_openai
 from tests.support.app_harness import AppHarness
 from tests.support.running_server import RunningServer, say
+from tests.support.waiting import deadline
 
 import indelible
+from indelible.content import ToolSpec
 from indelible.server.wires.openai.names import ResponseName, name_conversation
 from indelible.server.wires.routes import ROUTERS
 from indelible.testing import ScriptedModel
+from indelible.tools.tool import tool
 
 DOCS = Path(__file__).parents[3] / "docs"
 ROUTES = [
@@ -29,6 +32,12 @@ ROUTES = [
 ]
 
 
+@tool
+async def weather(city: str) -> str:
+    """The weather in a city."""
+    return f"rain in {city}"
+
+
 _FILE = b'{"type": "file", "url": "https://example.org/rain.png", %b}'
 _EARLIER = b'{"messages": [{"role": "user", "content": [%s]}, {"role": "user", "content": "Hi"}]}'
 _TOOL = b'{"messages": [{"role": "user", "content": "Hi"}], "tools": [{"type": "function", "function": %b}]}'
@@ -36,12 +45,14 @@ REFUSED = [
     ("//v1/responses", b"{", 400),
     ("//v1/responses", b"[]", 400),
     ("//v1/responses", b'{"input": []}', 400),
-    ("//v1/responses", b'{"input": "Hi", "model": "no-such-model"}', 400),
-    ("//v1/responses", b'{"input": "Hi", "tools": [{"type": "web_search"}]}', 400),
+    ("//v1/responses", b'{"input": "Hi", "model": "no-such-model"}', 404),
+    ("//v1/responses", b'{"input": "Hi", "tools": [{"type": 1}]}', 400),
     ("//v1/responses", b'{"input": "Hi", "background": true, "store": false}', 400),
     ("//v1/responses", b'{"input": [{"role": "user", "content": [{"type": "input_audio"}]}]}', 400),
-    ("//v1/responses", b'{"input": "Hi", "previous_response_id": "resp_1"}', 404),
+    ("//v1/responses", b'{"input": "Hi", "previous_response_id": "resp_1"}', 400),
+    ("//v1/responses", b'{"input": [{"role": "user", "content": []}]}', 400),
     ("//v1/chat/completions", b'{"messages": []}', 400),
+    ("//v1/chat/completions", _TOOL % b"null", 400),
     ("//v1/chat/completions", b'{"messages": [{"role": "user", "content": "Hi"}], "n": 2}', 400),
     ("//v1/responses", b'{"input": "\xff"}', 400),
     ("//v1/responses", b'{"input": "Hi", "conversation": {}}', 400),
@@ -96,6 +107,11 @@ UNSUPPORTED: list[tuple[str, dict[str, Any]]] = [
     ("responses", {"include": ["message.output_text.logprobs"]}),
     ("responses", {"top_logprobs": 3}),
     ("responses", {"prompt": {"id": "pmpt_1"}}),
+    ("responses", {"max_tool_calls": 3}),
+    ("responses", {"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}),
+    ("responses", {"tools": [{"type": "custom", "name": "p"}], "tool_choice": {"type": "function", "name": "p"}}),
+    ("responses", {"tools": [{"type": "web_search"}], "tool_choice": "required"}),
+    ("chat/completions", {"tools": [{"type": "custom", "custom": {"name": "patch"}}], "tool_choice": "required"}),
 ]
 
 
@@ -106,7 +122,7 @@ async def test_a_parameter_that_nothing_here_fulfils_is_refused_by_name(harness:
         async with server.request("POST", f"//v1/{route}", json=body) as response:
             assert response.status == 400, asked
             error = (await response.json())["error"]
-        (name,) = asked
+        *_, name = asked
         assert (error["param"], error["code"], error["type"]) == (
             name,
             "unsupported_parameter",
@@ -114,6 +130,112 @@ async def test_a_parameter_that_nothing_here_fulfils_is_refused_by_name(harness:
         )
         assert repr(name) in error["message"]
     assert (await server.client.list_chats())["items"] == []
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_message_without_content_is_refused_at_once_and_leaves_nothing(
+    harness: AppHarness, *, stream: bool
+) -> None:
+    server: RunningServer = await harness.start_server(worker=False, user_max_feeds=1)
+    call = {"id": "c", "type": "function", "function": {"name": "rain", "arguments": "{}"}}
+    empty = {"role": "user", "content": []}
+    result = {"role": "tool", "tool_call_id": "c", "content": "rain"}
+    for messages in ([empty], [empty, {"role": "assistant", "tool_calls": [call]}, result]):
+        for headers in ({}, {"X-Indelible-Chat": "support"}):
+            body = {"messages": messages, "stream": stream}
+            async with (
+                deadline(),
+                server.request("POST", "//v1/chat/completions", json=body, headers=headers) as response,
+            ):
+                assert response.status == 400
+                assert (await response.json())["error"]["message"] == "The message is empty."
+    assert (await server.client.list_chats())["items"] == []
+    assert (await server.client.list_chats(archived=True))["items"] == []
+
+
+async def test_a_previous_response_that_is_gone_is_refused_in_openais_words(harness: AppHarness) -> None:
+    """Agents look for this code, and send everything again."""
+    server = await harness.start_server(ScriptedModel([say("One."), say("Two.")]))
+    async with open_openai(server) as client:
+        gone = (await client.responses.create(input="Hi")).id
+        await client.responses.delete(gone)
+        for name in (gone, "resp_1"):
+            with pytest.raises(openai.BadRequestError) as refused:
+                await client.responses.create(input="And?", previous_response_id=name)
+            error: Any = refused.value.body
+            assert error["message"] == f"Previous response with id {name!r} not found."
+            assert (error["type"], error["param"], error["code"]) == (
+                "invalid_request_error",
+                "previous_response_id",
+                "previous_response_not_found",
+            )
+
+
+async def test_a_model_that_does_not_exist_is_not_found(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False)
+    messages: Any = [{"role": "user", "content": "Hi"}]
+    async with open_openai(server) as client:
+        for ask in (
+            lambda: client.responses.create(input="Hi", model="gpt-none"),
+            lambda: client.chat.completions.create(model="openai:gpt-none", messages=messages),
+            lambda: client.models.retrieve("gpt-none"),
+        ):
+            with pytest.raises(openai.NotFoundError, match="gpt-none") as refused:
+                await ask()
+            assert (refused.value.code, refused.value.type) == ("model_not_found", "invalid_request_error")
+    assert (await server.client.list_chats())["items"] == []
+
+
+TOOL = {"name": "weather", "description": "", "input_schema": {"type": "object"}}
+
+
+@pytest.mark.both_databases
+async def test_a_function_with_the_name_of_a_tool_of_the_server_is_refused_by_name(harness: AppHarness) -> None:
+    """On every way in. The server's would run in its place, and no client would see it."""
+    server = await harness.start_server(ScriptedModel([say("Hello.")]), tools=[weather])
+    function = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
+    messages = [{"role": "user", "content": "Hi"}]
+    chat_id = (await server.client.create_chat())["id"]
+    async with open_openai(server) as client:
+        before = (await client.responses.create(input="Hi")).id
+    completion = {"messages": messages, "tools": [{"type": "function", "function": function}]}
+    asked: list[tuple[str, str, Any, dict[str, str]]] = [
+        ("POST", "/chats", {"message": "Hi", "tools": [TOOL]}, {}),
+        ("PATCH", f"/chats/{chat_id}", {"tools": [TOOL]}, {}),
+        ("POST", "//v1/responses", {"input": "Hi", "tools": [function]}, {}),
+        ("POST", "//v1/responses", {"input": "Hi", "tools": [function], "previous_response_id": before}, {}),
+        ("POST", "//v1/chat/completions", completion, {}),
+        ("POST", "//v1/chat/completions", completion, {"X-Indelible-Chat": chat_id}),
+    ]
+    for method, path, body, headers in asked:
+        async with deadline(), server.request(method, path, json=body, headers=headers) as response:
+            assert response.status in (400, 422), (method, path)
+            assert "the server has a tool named 'weather'. Rename yours." in await response.text()
+    assert len((await server.client.list_chats())["items"]) == 2
+
+
+async def test_a_worker_with_a_tool_of_that_name_fails_the_turn_instead_of_replacing_it(harness: AppHarness) -> None:
+    """The server that accepted it may not know the tools of the workers."""
+    server = await harness.start_server(worker=False)
+    await harness.start_worker(ScriptedModel(), tools=[weather])
+    async with deadline():
+        chat_id = (await server.client.create_chat("Hi", tools=[TOOL]))["id"]
+        await harness.wait_until(await harness.app.chat(chat_id), lambda view: view.status == "error")
+    error = (await server.client.get_chat(chat_id))["error"]
+    assert error["kind"] == "config"
+    assert "'weather'" in error["message"]
+
+
+async def test_a_chats_own_declaration_of_a_client_tool_is_the_one_that_the_model_gets(harness: AppHarness) -> None:
+    """The client runs it either way, and knows best what it takes."""
+    model = ScriptedModel([say("Hello.")])
+    spec = ToolSpec(name="weather", description="Of everybody.", input_schema={"type": "object"})
+    server = await harness.start_server(model, client_tools=[spec])
+    function: Any = {"type": "function", "name": "weather", "description": "Of mine.", "parameters": {}, "strict": None}
+    async with open_openai(server) as client:
+        await client.responses.create(input="Hi", tools=[function])
+    assert [tool.description for tool in model.calls[0].tools] == ["Of mine."]
 
 
 async def test_a_parameter_that_asks_for_nothing_is_accepted(harness: AppHarness) -> None:
@@ -190,7 +312,7 @@ async def test_no_wire_knows_of_a_chat_of_somebody_else(harness: AppHarness, dat
         response_id = str(ResponseName(hers.id, before.seq))
         names = {"response_id": response_id, "conversation_id": name_conversation(hers.id), "item_id": "msg_1"}
         posts: list[tuple[str, Any]] = [
-            ("/v1/responses", {"input": "Hi", "previous_response_id": response_id}),
+            ("/v1/responses/input_tokens", {"input": "Hi", "conversation": names["conversation_id"]}),
             ("/v1/responses", {"input": "Hi", "conversation": names["conversation_id"]}),
             (
                 "/ai-sdk/chat",
@@ -204,6 +326,11 @@ async def test_no_wire_knows_of_a_chat_of_somebody_else(harness: AppHarness, dat
         for path, body in posts:
             async with server.request("POST", "/" + path, json=body) as response:
                 assert response.status == 404, (path, await response.text())
+        chained = {"input": "Hi", "previous_response_id": response_id}
+        for path in ("//v1/responses", "//v1/responses/input_tokens"):
+            async with server.request("POST", path, json=chained) as response:
+                assert response.status == 400
+                assert (await response.json())["error"]["code"] == "previous_response_not_found"
         async with server.request("POST", f"//ai-sdk/chat/{hers.id}/stop") as response:
             assert response.status == 404
         async with server.request("GET", f"//ai-sdk/chat/{hers.id}/stream") as response:

@@ -15,6 +15,7 @@ from tests.support.running_server import RunningServer, say, say_half
 from tests.support.waiting import deadline, poll_until
 
 from indelible.content import Usage
+from indelible.errors import ModelFailed
 from indelible.feed import Cursors
 from indelible.machine.events import BEGINNING
 from indelible.server.wires.openai.names import ResponseName
@@ -218,6 +219,167 @@ async def test_a_failed_response_says_why_and_keeps_its_text(harness: AppHarness
         assert events[-1].type == "response.failed"
         assert events[-1].response.error is not None
         assert events[-1].response.output_text == "Half"
+
+
+async def test_a_response_that_fails_while_its_client_waits_is_an_http_error(harness: AppHarness) -> None:
+    """In the background it is a response whose status says so: its client asks for it later."""
+    failures = [ModelFailed("Slow down.", kind="usage_limit"), ModelFailed("No.", kind="auth"), RuntimeError("boom")]
+    server = await harness.start_server(ScriptedModel([[failure] for failure in [*failures, *failures[:2]]]))
+    async with open_openai(server) as client, deadline():
+        for kind, status in (("usage_limit", 429), ("auth", 502), ("unknown", 502)):
+            with pytest.raises(openai.APIStatusError) as raised:
+                await client.responses.create(input="Hi")
+            assert (raised.value.status_code, raised.value.code) == (status, kind)
+        with pytest.raises(openai.APIStatusError):
+            await client.responses.create(input="Hi", store=False)
+        assert len((await server.client.list_chats())["items"]) == 3
+        running = await client.responses.create(input="Hi", background=True)
+        failed = await wait_for_status(client, running.id, "failed")
+        assert failed.error is not None
+
+
+async def test_a_response_has_every_field_of_the_schema_and_the_same_ones_later(harness: AppHarness) -> None:
+    """The ones that Open Responses requires, with OpenAI's defaults for what nobody chose."""
+    server = await harness.start_server(ScriptedModel([say("One."), say("Two."), [RuntimeError("boom")]]))
+    defaults: dict[str, Any] = {
+        "presence_penalty": 0,
+        "frequency_penalty": 0,
+        "top_logprobs": 0,
+        "max_tool_calls": None,
+        "safety_identifier": None,
+        "prompt_cache_key": None,
+        "temperature": 1,
+        "top_p": 1,
+    }
+    chosen: dict[str, Any] = {
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.25,
+        "safety_identifier": "user-1",
+        "prompt_cache_key": "job",
+        "temperature": 0.5,
+        "top_p": 0.5,
+    }
+    async with open_openai(server) as client:
+        plain = await client.responses.create(input="Hi")
+        shown = plain.to_dict()
+        assert {name: shown[name] for name in defaults} == defaults
+        assert plain.completed_at is not None
+        assert plain.completed_at >= plain.created_at
+        assert await client.responses.retrieve(plain.id) == plain
+        own: Any = {name: value for name, value in chosen.items() if "penalty" not in name}
+        more = {name: value for name, value in chosen.items() if "penalty" in name}
+        made = await client.responses.create(input="Hi", extra_body=more, **own)
+        assert {name: made.to_dict()[name] for name in chosen} == chosen
+        failed = await client.responses.create(input="Hi", background=True)
+        assert (await wait_for_status(client, failed.id, "failed")).completed_at is None
+
+
+async def test_a_call_that_the_server_has_answered_is_not_in_the_output_of_a_complete_response(
+    harness: AppHarness,
+) -> None:
+    """Clients run the calls in it: this one was refused, because its arguments are no JSON, and the model went on."""
+    broken: list[Step] = [parts.tool_call("call_1", "weather", "no JSON"), parts.finish("tool_calls")]
+    server = await harness.start_server(ScriptedModel([broken, say("Sorry.")]))
+    async with open_openai(server) as client:
+        events = [event async for event in await client.responses.create(input="Hi", tools=[WEATHER], stream=True)]
+        added = [event.item.type for event in events if event.type == "response.output_item.added"]
+        assert added == ["function_call", "message"]
+        assert events[-1].type == "response.completed"
+        assert [item.type for item in events[-1].response.output] == ["message"]
+
+
+async def test_tools_that_nothing_here_can_serve_are_left_out_and_named(harness: AppHarness) -> None:
+    """Codex declares them in every request, and goes on without."""
+    model = ScriptedModel([say("One."), say("Two."), say("Three.")])
+    server = await harness.start_server(model)
+    declared: Any = [
+        WEATHER,
+        {"type": "web_search", "external_web_access": False},
+        {"type": "namespace", "name": "multi_agent_v1", "description": "", "tools": [WEATHER]},
+        {"type": "custom", "name": "apply_patch, \r\nX-Evil: 1", "format": {"type": "grammar"}},
+    ]
+    named = "web_search, namespace:multi_agent_v1, custom:apply_patch????X-Evil:?1"
+    completion: Any = [{"type": "function", "function": {"name": "ask"}}, {"type": "custom", "custom": {"name": "p"}}]
+    async with open_openai(server) as client:
+        answer = await client.responses.with_raw_response.create(input="Hi", tools=declared)
+        assert answer.headers["x-indelible-left-out-tools"] == named
+        assert [tool.name for tool in answer.parse().tools] == ["weather"]  # type: ignore[union-attr]
+        streamed = await client.responses.with_raw_response.create(input="Hi", tools=declared[1:], stream=True)
+        assert streamed.headers["x-indelible-left-out-tools"] == named
+        events = [event async for event in streamed.parse()]
+        assert events[-1].response.tools == []  # type: ignore[union-attr]
+        messages: Any = [{"role": "user", "content": "Hi"}]
+        other = await client.chat.completions.with_raw_response.create(
+            model="scripted", messages=messages, tools=completion
+        )
+        assert other.headers["x-indelible-left-out-tools"] == "custom"
+    assert [[tool.name for tool in call.tools] for call in model.calls] == [["weather"], [], ["ask"]]
+
+
+@pytest.mark.both_databases
+async def test_items_are_added_to_a_conversation_without_a_reply(harness: AppHarness) -> None:
+    """As the sessions of openai-agents do: calls in one request, their output in the next."""
+    model = ScriptedModel([say("Rain."), say_half("Well")])
+    server = await harness.start_server(model)
+    call = {"type": "function_call", "call_id": "call_1", "name": "weather", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "call_1", "output": "rain"}
+    async with open_openai(server) as client:
+        made = await client.conversations.create()
+        asked: Any = [{"role": "user", "content": "Weather?"}, call]
+        added = await client.conversations.items.create(made.id, items=asked)
+        assert [item.type for item in added.data] == ["message", "function_call"]
+        assert (added.first_id, added.last_id, added.has_more) == (added.data[0].id, added.data[1].id, False)
+        answered: Any = [output]
+        await client.conversations.items.create(made.id, items=answered)
+        chat = await server.client.get_chat(made.id.replace("conv_", "chat_"))
+        assert (chat["status"], [message["role"] for message in chat["messages"]]) == (
+            "idle",
+            ["user", "assistant", "tool"],
+        )
+        await client.responses.create(input="So?", conversation=made.id)
+        listed = [item.type async for item in client.conversations.items.list(made.id, order="asc")]
+        assert listed == ["message", "function_call", "function_call_output", "message", "message"]
+        running = await client.responses.create(input="And?", conversation=made.id, background=True)
+        with pytest.raises(openai.ConflictError):
+            await client.conversations.items.create(made.id, items=answered)
+        with pytest.raises(openai.BadRequestError):
+            await client.conversations.items.create(made.id, items=[])
+        await client.responses.cancel(running.id)
+    told = [(message.role, len(message.blocks)) for message in model.calls[0].messages]
+    assert told == [("user", 1), ("assistant", 1), ("tool", 1), ("user", 1)]
+
+
+async def test_a_conversation_shows_all_of_its_items(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False)
+    async with open_openai(server) as client:
+        made = await client.conversations.create()
+        for start in range(0, 450, 150):
+            batch: Any = [{"role": "user", "content": str(at)} for at in range(start, start + 150)]
+            await client.conversations.items.create(made.id, items=batch)
+        items = [item async for item in client.conversations.items.list(made.id, order="asc", limit=100)]
+        shown: list[Any] = items
+        assert [item.content[0].text for item in shown] == [str(at) for at in range(450)]
+        first: Any = await client.conversations.items.retrieve(items[0].id or "", conversation_id=made.id)
+        assert first.content[0].text == "0"
+
+
+async def test_input_tokens_are_what_the_model_counted_and_an_estimate_of_the_rest(harness: AppHarness) -> None:
+    told = [*say("Hello.")[:-1], parts.finish(usage=Usage(input_tokens=900, output_tokens=100))]
+    server = await harness.start_server(ScriptedModel([told]))
+    async with open_openai(server) as client:
+        short = (await client.responses.input_tokens.count(input="Hi")).input_tokens
+        long = (await client.responses.input_tokens.count(input="Hi " * 400)).input_tokens
+        assert 0 < short < 30
+        assert 250 < long - short < 350
+        instructed = await client.responses.input_tokens.count(input="Hi", instructions="Be brief. " * 40)
+        assert 80 < instructed.input_tokens - short < 120
+        made = await client.responses.create(input="Hi")
+        chained = await client.responses.input_tokens.count(input="Hi", previous_response_id=made.id)
+        assert chained.input_tokens == 1000 + short
+        conversation = await client.conversations.create(items=[{"role": "user", "content": "Hi " * 400}])
+        joined = await client.responses.input_tokens.count(input="Hi", conversation=conversation.id)
+        assert joined.input_tokens == pytest.approx(long + short, abs=2)
+    assert len((await server.client.list_chats())["items"]) == 2
 
 
 async def test_a_response_that_is_not_to_be_stored_is_gone_when_it_was_delivered(harness: AppHarness) -> None:

@@ -152,6 +152,11 @@ def add_sizes(summary: Message, messages: Sequence[Message], *, used_tokens: int
     return replace(summary, blocks=[replace(text, metadata={**text.metadata, COMPACTION: sizes}), *rest])
 
 
+def estimate_tokens(messages: Sequence[Message]) -> int:
+    """About how many tokens these messages are. Only their model can count them."""
+    return -(-sum(map(_weigh, messages)) // _BYTES_PER_TOKEN)
+
+
 def describe_sizes(summary: Message) -> str | None:
     """The notice for people about this summary; None if its sizes are unknown."""
     metadata: Any = summary.blocks[0].metadata if isinstance(summary.blocks[0], Text) else None

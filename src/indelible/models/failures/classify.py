@@ -90,6 +90,7 @@ _DISPLAY_NAMES: Final = {
     "vllm": "vLLM",
     "xai": "xAI",
 }
+_NOT_FOUND: Final = 404
 _NOTHING_QUOTED: Final = frozenset({"auth", "missing_key"})
 _CURED_BY_ANOTHER_REQUEST: Final = frozenset({"chain_broken", "context_overflow"})
 
@@ -103,14 +104,28 @@ def get_display_name(provider: str) -> str:
 
 
 def classify(
-    error: BaseException | StreamError, *, provider: str | None = None, now: datetime | None = None
+    error: BaseException | StreamError,
+    *,
+    provider: str | None = None,
+    now: datetime | None = None,
+    is_chained: bool = False,
 ) -> ModelFailed:
-    """Classify any error of a model call.
+    """Classify any error of a model call; `is_chained`: the call continued a response that the provider remembers.
+
+    To such a call a 404 means that the provider no longer does, whatever it says. If it meant the model, the next
+    attempt, which is not chained, says so again.
 
     Call it only while the scope is live: a cancellation then did not come from us and counts as a reset connection
     (rule 1.6). A `ModelFailed`, alone or as the cause of another error, is returned as it is, with the provider filled
     in. Only a broken chain is still recognised by its text.
     """
+    failure = _classify(error, provider, now)
+    if is_chained and failure.status == _NOT_FOUND and failure.kind != "chain_broken":
+        return _fail("chain_broken", provider, status=failure.status, detail=failure.detail)
+    return failure
+
+
+def _classify(error: BaseException | StreamError, provider: str | None, now: datetime | None) -> ModelFailed:
     if isinstance(error, StreamError):
         return _from_part(error, provider)
     for each in trace_lineage(error):

@@ -16,6 +16,8 @@ import mimetypes
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from indelible.content import Block, File, Message, ToolResult, text_of
 from indelible.errors import Invalid
 from indelible.service.conversations import Given
@@ -36,6 +38,8 @@ def divide(messages: Sequence[Message]) -> Divided:
     asked = next((at for at in range(len(rest) - 1, -1, -1) if rest[at].role == "user"), None)
     if asked is None:
         raise Invalid("The input has no message of the user.")
+    if not rest[asked].blocks:
+        raise Invalid("The message is empty.")
     progress = rest[asked + 1 :]
     if progress and progress[-1].role == "assistant":
         raise Invalid("The input must end with a message of the user or with the output of a tool.")
@@ -65,8 +69,9 @@ def join_neighbours(messages: Sequence[Message]) -> list[Message]:
     """One message per speaker in a row, for assistant and tools: their items come one by one."""
     joined: list[Message] = []
     for message in messages:
-        if joined and joined[-1].role == message.role and message.role in ("assistant", "tool"):
-            joined[-1] = Message(role=message.role, blocks=[*joined[-1].blocks, *message.blocks])
+        before = joined[-1] if joined and message.role in ("assistant", "tool") else None
+        if before is not None and (before.role, before.model) == (message.role, message.model):
+            joined[-1] = replace(before, blocks=[*before.blocks, *message.blocks])
         else:
             joined.append(message)
     return joined

@@ -11,6 +11,7 @@ from indelible.server.wires.ai_sdk import chat
 from indelible.server.wires.openai import conversations, models
 from indelible.server.wires.openai.chat_completions import routes as chat_completions
 from indelible.server.wires.openai.error_middleware import PREFIX
+from indelible.server.wires.openai.failures import RefusedByName, answer_refusal_by_name
 from indelible.server.wires.openai.responses import routes as responses
 
 AI_SDK: Final = "/ai-sdk"
@@ -26,3 +27,4 @@ ROUTERS: Final[tuple[tuple[str, APIRouter], ...]] = (
 def add_to(application: FastAPI, add_routes: Callable[..., Any]) -> None:
     for prefix, router in ROUTERS:
         add_routes(application, router, prefix=prefix)
+    application.add_exception_handler(RefusedByName, answer_refusal_by_name)

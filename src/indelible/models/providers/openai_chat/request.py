@@ -42,6 +42,8 @@ _PLAIN_PARAMETERS: Final[tuple[tuple[str, type], ...]] = (
     ("service_tier", str),
     ("user", str),
 )
+_FILED_UNDER: Final = ("prompt_cache_key", "safety_identifier")
+"""What only OpenAI knows. Its `metadata` belong to completions that it stores, and these are not."""
 _TOOL_CHOICES: Final = frozenset({"auto", "none", "required"})
 _NO_ARGUMENTS: Final = {"type": "object", "properties": {}}
 
@@ -115,7 +117,9 @@ def _write_parameters(parameters: Parameters, *, profile: Profile, official: boo
     written: dict[str, Any] = {name: parameters.pop(name, kind) for name, kind in _PLAIN_PARAMETERS}
     written["max_completion_tokens" if official else "max_tokens"] = parameters.pop("max_tokens", int)
     written["stop"] = parameters.pop_texts("stop") or None
-    if not official:
+    if official:
+        written |= {name: parameters.pop(name, str) for name in _FILED_UNDER}
+    else:
         written["top_k"] = parameters.pop("top_k", int)
     if profile.effort != "none":
         written["reasoning_effort"] = parameters.pop_effort()

@@ -72,6 +72,7 @@ def write_call(call: Call, model: str) -> WireRequest:
     effort = parameters.pop_effort()
     text = {"verbosity": parameters.pop("verbosity", str), "format": parameters.pop("format", dict)}
     tool_choice = parameters.pop("tool_choice", str)
+    user, safety_identifier = parameters.pop("user", str), parameters.pop("safety_identifier", str)
     optional: dict[str, Any] = {
         "previous_response_id": call.options.previous_response_id,
         "instructions": "\n\n".join(filter(None, map(_join_texts, call.messages[:leading]))) or None,
@@ -84,7 +85,9 @@ def write_call(call: Call, model: str) -> WireRequest:
         "reasoning": _write_reasoning_options(effort, parameters.pop("summary", str)),
         "text": {name: value for name, value in text.items() if value} or None,
         "service_tier": parameters.pop("service_tier", str),
-        "safety_identifier": parameters.pop("user", str),
+        "metadata": parameters.pop("metadata", dict) or None,
+        "prompt_cache_key": parameters.pop("prompt_cache_key", str),
+        "safety_identifier": safety_identifier or user,
         "include": _list_includes(call.tools, reasons=bool(effort or _REASONS.match(model))) or None,
     }
     body = {

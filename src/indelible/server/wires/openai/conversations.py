@@ -11,14 +11,14 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from indelible.content import Message
 from indelible.errors import NotFound
 from indelible.ids import new_id, read_creation_ms
-from indelible.server.dependencies import Reads, Writes, answer_json
-from indelible.server.wires.openai.items import read_items, write_items
+from indelible.server.dependencies import Reads, State, Writes, answer_json
+from indelible.server.wires.openai.items import write_items
 from indelible.server.wires.openai.names import name_conversation, read_conversation_name
 from indelible.server.wires.openai.pages import show_page
 from indelible.server.wires.openai.responses.request import Metadata
+from indelible.server.wires.openai.responses.stored import read_input
 from indelible.server.wires.requests import WireBody, read_body
 from indelible.service.conversations import ConversationService, Given, TurnSettings, read_metadata
 from indelible.service.inputs import ChatChanges
@@ -32,11 +32,11 @@ class ConversationRequest(WireBody):
 
 
 @router.post("/conversations")
-async def create_conversation(request: Request, service: Reads, once: Writes) -> Response:
+async def create_conversation(request: Request, state: State, service: Reads, once: Writes) -> Response:
     """Create a conversation, optionally with items that stand at its beginning."""
     body = await read_body(request, ConversationRequest)
-    history: list[Message] = read_items(body.items or [])
-    conversations, given = ConversationService(service, once), Given(history=history)
+    conversations = ConversationService(service, once)
+    given = Given(history=await read_input(state, conversations, body.items or []))
     start = await conversations.create(new_id("chat"), given, TurnSettings(), metadata=body.metadata)
     return answer_json(_show(start.chat_id, body.metadata or {}))
 
@@ -74,15 +74,27 @@ async def list_items(
     order: Literal["asc", "desc"] = "desc",
 ) -> Response:
     """List the items of the active branch."""
-    path = await ConversationService(service).list_path(read_conversation_name(conversation_id))
-    return answer_json(show_page(write_items(path), limit=limit, after=after, order=order))
+    chat_id = read_conversation_name(conversation_id)
+    path = await ConversationService(service).list_whole_path(chat_id)
+    return answer_json(show_page(write_items(chat_id, path), limit=limit, after=after, order=order))
+
+
+@router.post("/conversations/{conversation_id}/items")
+async def add_items(conversation_id: str, request: Request, state: State, service: Reads, once: Writes) -> Response:
+    """Add items to the end of a conversation. Nothing is answered; while a response runs, this is refused."""
+    chat_id = read_conversation_name(conversation_id)
+    body = await read_body(request, ConversationRequest)
+    conversations = ConversationService(service, once)
+    added = await conversations.add_messages(chat_id, await read_input(state, conversations, body.items or []))
+    items = write_items(chat_id, added)
+    return answer_json(show_page(items, limit=len(items), after=None, order="asc"))
 
 
 @router.get("/conversations/{conversation_id}/items/{item_id}")
 async def get_item(conversation_id: str, item_id: str, service: Reads) -> Response:
     """Get one item."""
-    path = await ConversationService(service).list_path(read_conversation_name(conversation_id))
-    for item in write_items(path):
+    chat_id = read_conversation_name(conversation_id)
+    for item in write_items(chat_id, await ConversationService(service).list_whole_path(chat_id)):
         if item["id"] == item_id:
             return answer_json(item)
     raise NotFound(f"Item with id {item_id[:100]!r} not found.")

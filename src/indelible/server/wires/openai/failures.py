@@ -1,11 +1,17 @@
-"""A failed reply as an answer with a status: what a client sees that does not stream."""
+"""What clients of OpenAI read when something fails: a failed reply as an answer with a status, and refusals by name.
+
+Most refusals are ours, and error_middleware.py gives them OpenAI's shape. `RefusedByName` is for those that programs
+know by their status and code.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+from fastapi import Request
 from starlette.responses import Response
 
+from indelible.errors import Invalid
 from indelible.server.dependencies import answer_json
 
 _STATUSES: Final = {
@@ -17,6 +23,20 @@ _STATUSES: Final = {
     "content_filter": 400,
     "config": 400,
 }
+
+
+class RefusedByName(Invalid):
+    """A refusal with the status and the code that OpenAI has for it."""
+
+    def __init__(self, message: str, *, status: int, code: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = {"message": message, "type": "invalid_request_error", "param": param, "code": code}
+
+
+async def answer_refusal_by_name(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RefusedByName)
+    return answer_json({"error": error.body}, error.status)
 
 
 def answer_failure(error: dict[str, Any] | None) -> Response:

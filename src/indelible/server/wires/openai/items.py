@@ -1,18 +1,20 @@
 """Items of the Responses and Conversations APIs: read into messages, and messages written as items.
 
-Reading is lenient: an item or a field that means nothing here is left out, because the official clients send back
-whatever they were given. What would change the meaning (a role or a content that we do not know) is refused.
+Reading is lenient with fields: one that means nothing here is left out, because the official clients send back
+whatever they were given. What would change the meaning (an item, a role or a content that we do not know) is refused.
 An item that was written here can be read again: agents send the whole conversation with every request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
-from indelible.content import Block, File, Message, Reasoning, Text, ToolCall, ToolResult, encode
+from indelible.content import Block, File, Message, Reasoning, Text, ToolCall, ToolResult, encode, text_of
 from indelible.errors import Invalid
 from indelible.server.wires.content import check_texts, join_neighbours, read_file, write_file_url
+from indelible.server.wires.openai.names import name_message_item
 from indelible.server.wires.openai.responses.projection import read_call_id
 from indelible.service.results import ChatMessage
 
@@ -25,7 +27,7 @@ _ROLES: Final = {"user": "user", "assistant": "assistant", "system": "system", "
 
 
 def read_items(given: Any) -> list[Message]:
-    """The messages of an `input`: a text, or items."""
+    """The messages of an `input`: a text, or items. An item may be a list of messages already (responses/stored.py)."""
     if isinstance(given, str):
         return [Message(role="user", blocks=[Text(given)])]
     if not isinstance(given, list):
@@ -36,12 +38,16 @@ def read_items(given: Any) -> list[Message]:
 
 
 def _read_item(item: Any) -> Iterator[Message]:
+    if isinstance(item, list) and all(isinstance(each, Message) for each in item):
+        yield from item
+        return
     if not isinstance(item, dict):
         raise Invalid("input: every item must be an object.")
-    kind = item.get("type", "message")
+    kind = item.get("type") or "message"
     reader = _READERS.get(kind) if isinstance(kind, str) else None
-    if reader is not None:
-        yield from reader(item)
+    if reader is None:
+        raise Invalid(f"input: an item of type {str(kind)[:40]!r} is not supported.")
+    yield from reader(item)
 
 
 def _read_message(item: dict[str, Any]) -> Iterator[Message]:
@@ -58,10 +64,27 @@ def _read_call(item: dict[str, Any]) -> Iterator[Message]:
 
 
 def _read_output(item: dict[str, Any]) -> Iterator[Message]:
-    output = item.get("output")
-    text = output if isinstance(output, str) else _join_texts(output)
-    result = ToolResult(call_id=read_call_id(_require_text(item, "call_id")), name="", output=text)
-    yield Message(role="tool", blocks=[result])
+    call_id = read_call_id(_require_text(item, "call_id"))
+    yield Message(role="tool", blocks=[make_result(call_id, read_output(item.get("output")))])
+
+
+def read_output(output: Any) -> list[Block]:
+    """What a client's tool returned: a text, or texts, pictures and files."""
+    return read_content(output) if isinstance(output, str | list) else [Text(encode(output).decode())]
+
+
+def make_result(call_id: str, output: Sequence[Block], *, name: str = "") -> ToolResult:
+    """The result of a call. Its files stand beside its text."""
+    files = [block for block in output if isinstance(block, File)]
+    return ToolResult(call_id=call_id, name=name, output=text_of(output), files=files)
+
+
+def _read_reasoning(item: dict[str, Any]) -> Iterator[Message]:
+    """What the model thought, as far as it can be read: encrypted content is for the provider that made it."""
+    parts = [part for name in ("summary", "content") for part in check_objects(item.get(name) or [], name)]
+    text = "\n\n".join(_require_text(part, "text") for part in parts)
+    if text:
+        yield Message(role="assistant", blocks=[Reasoning(text)])
 
 
 def _read_own_call(item: dict[str, Any]) -> Iterator[Message]:
@@ -77,6 +100,7 @@ _READERS: Final[dict[str, Callable[[dict[str, Any]], Iterator[Message]]]] = {
     "function_call": _read_call,
     "function_call_output": _read_output,
     "mcp_call": _read_own_call,
+    "reasoning": _read_reasoning,
 }
 
 
@@ -120,53 +144,47 @@ def _require_text(item: dict[str, Any], name: str) -> str:
     return value
 
 
-def _join_texts(parts: Any) -> str:
-    if not isinstance(parts, list):
-        return encode(parts).decode()
-    return "".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
-
-
 # --- writing ---
 
 
-def write_items(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """The items of these messages, in order. Notices are for people at the page, and are none."""
-    return [item for message in messages for item in _write_message(message)]
+def write_items(chat_id: str, messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """The items of these messages of a chat, in order. Notices are for people at the page, and are none."""
+    return [item for message in messages for item in _write_message(chat_id, message)]
 
 
-def _write_message(message: ChatMessage) -> Iterator[dict[str, Any]]:
-    name = message.id.rpartition("_")[2]
+def _write_message(chat_id: str, message: ChatMessage) -> Iterator[dict[str, Any]]:
     if message.role in ("user", "system"):
         content = [_write_given(block) for block in message.blocks if isinstance(block, Text | File)]
         yield {
             "type": "message",
-            "id": f"msg_{name}00",
+            "id": name_message_item("msg", chat_id, message.id, 0),
             "status": "completed",
             "role": message.role,
             "content": content,
         }
     elif message.role in ("assistant", "tool"):
+        name = partial(name_message_item, chat_id=chat_id, message_id=message.id)
         yield from _write_blocks(message.blocks, name, "incomplete" if message.partial else "completed")
 
 
-def _write_blocks(blocks: Iterable[Block], name: str, status: str) -> Iterator[dict[str, Any]]:
-    for number, block in enumerate(blocks):
-        place = f"{name}{number:02d}"
+def _write_blocks(blocks: Iterable[Block], name: Callable[..., str], status: str) -> Iterator[dict[str, Any]]:
+    for place, block in enumerate(blocks):
         match block:
             case Text():
                 part = {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}
-                message = {"type": "message", "id": f"msg_{place}", "status": status, "role": "assistant"}
+                message = {"type": "message", "id": name("msg", place=place), "status": status, "role": "assistant"}
                 yield {**message, "content": [part]}
             case Reasoning():
                 summary = [{"type": "summary_text", "text": block.text}]
-                yield {"type": "reasoning", "id": f"rs_{place}", "summary": summary, "status": status}
+                yield {"type": "reasoning", "id": name("rs", place=place), "summary": summary, "status": status}
             case ToolCall():
                 call = {"call_id": block.id, "name": block.name, "arguments": block.arguments}
-                yield {"type": "function_call", "id": f"fc_{place}", **call, "status": "completed"}
+                yield {"type": "function_call", "id": name("fc", place=place), **call, "status": "completed"}
             case ToolResult():
-                output = block.output if isinstance(block.output, str) else encode(block.output).decode()
-                result = {"call_id": block.call_id, "output": output, "status": "completed"}
-                yield {"type": "function_call_output", "id": f"fco_{place}", **result}
+                text = block.output if isinstance(block.output, str) else encode(block.output).decode()
+                shown = [{"type": "input_text", "text": text}, *map(_write_given, block.files)]
+                result = {"call_id": block.call_id, "output": shown if block.files else text, "status": "completed"}
+                yield {"type": "function_call_output", "id": name("fco", place=place), **result}
             case _:
                 continue
 

@@ -1,7 +1,7 @@
 """`/v1/models`: the models that a request may name, and how a program's own name for one is understood.
 
 Programs written for OpenAI say `gpt-5.1` where we say `openai:gpt-5.1`. The short name is understood if exactly one of
-the server's models has it; everything else is left as it is, and refused by the service with the names that exist.
+the server's models has it; everything else is left as it is, and refused with the names that exist (404, as by OpenAI).
 Tested in tests/server/wires/test_chat_completions.py.
 """
 
@@ -12,8 +12,9 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from indelible.errors import NotFound
+from indelible.errors import Invalid
 from indelible.server.dependencies import Reads, answer_json
+from indelible.server.wires.openai.failures import RefusedByName
 from indelible.service.local import LocalService
 
 router = APIRouter(tags=["openai"], include_in_schema=False)
@@ -31,17 +32,26 @@ async def get_model(model_id: str, service: Reads) -> Response:
     """Get one model."""
     page = await service.list_models()
     if all(model.id != model_id for model in page.items):
-        raise NotFound(f"The model {model_id[:100]!r} does not exist.")
+        raise _refuse(f"The model {model_id[:100]!r} does not exist.")
     return answer_json(_show(model_id))
 
 
-async def complete_model_name(service: LocalService, given: str | None) -> str | None:
-    """The full name of the one model whose name without its provider and address is this; otherwise the given name."""
-    if given is None or ":" in given:
-        return given
-    names = [model.id for model in (await service.list_models()).items]
-    meant = [name for name in names if name.partition(":")[2].partition("@")[0] == given]
-    return meant[0] if len(meant) == 1 and given not in names else given
+async def find_model_name(service: LocalService, given: str | None) -> str | None:
+    """The name of a model that may be used: the given one, or the only one that ends so. Raises `RefusedByName`."""
+    name = given
+    if given is not None and ":" not in given:
+        names = [model.id for model in (await service.list_models()).items]
+        meant = [name for name in names if name.partition(":")[2].partition("@")[0] == given]
+        name = meant[0] if len(meant) == 1 and given not in names else given
+    try:
+        service.check_model(name)
+    except Invalid as error:
+        raise _refuse(str(error)) from error
+    return name
+
+
+def _refuse(message: str) -> RefusedByName:
+    return RefusedByName(message, status=404, code="model_not_found", param="model")
 
 
 def _show(name: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from indelible.content import Block, Message, Text, ToolResult, encode
+from indelible.content import Block, File, Message, Text, ToolResult, encode
 from indelible.errors import LeaseLost
 from indelible.ids import new_id
 from indelible.machine import effects
@@ -19,7 +19,16 @@ from indelible.store.commands.apply.files import use_files
 from indelible.store.commands.apply.texts import ANSWERS, CONTINUE, ERRORS, NOTICES
 from indelible.store.commands.totals import Totals
 from indelible.store.database.transaction import Transaction, insert
-from indelible.store.payloads import CompactionResult, Failure, NewChat, Summary, ToolResultsInput, UserInput, require
+from indelible.store.payloads import (
+    AddedHistory,
+    CompactionResult,
+    Failure,
+    NewChat,
+    Summary,
+    ToolResultsInput,
+    UserInput,
+    require,
+)
 from indelible.store.queries.ancestors import find_partial_reply, load_ancestors
 
 _INDEXED: Final = {"user": "last_read_seq", "assistant": "replied_seq"}
@@ -71,10 +80,19 @@ async def put(
     return stored
 
 
-async def add_history(change: ChatChange, new: NewChat) -> None:
-    """The conversation that a new chat begins with. The files of all of it are locked at once, in their order."""
-    brought = (*new.history, *new.progress)
-    await _use_files(change, [*new.blocks, *(block for message in brought for block in message.blocks)])
+async def append_history(change: ChatChange, _effect: effects.AddHistory) -> None:
+    await add_history(change, require(change.payload, AddedHistory))
+
+
+async def add_history(change: ChatChange, new: NewChat | AddedHistory) -> None:
+    """The conversation that a new chat begins with, or that is added to one.
+
+    The files of all that the command brings are locked at once, in their order.
+    """
+    brought = [block for message in new.history for block in message.blocks]
+    if isinstance(new, NewChat):
+        brought += [*new.blocks, *(block for message in new.progress for block in message.blocks)]
+    await _use_files(change, brought)
     for message in new.history:
         await put(change, replace(message, blocks=await _use_files(change, message.blocks)))
 
@@ -162,10 +180,17 @@ async def add_tool_results(change: ChatChange, _effect: effects.AddToolResults) 
             output=given[call_id].output,
             is_error=given[call_id].is_error,
             metadata=given[call_id].metadata,
+            files=await _use_files_of(change, given[call_id]),
         )
         for call_id, name in names.items()
     ]
     await put(change, Message(role="tool", blocks=list(ordered)))
+
+
+async def _use_files_of(change: ChatChange, result: ToolResult) -> list[File]:
+    """The files of a client's result: they are its owner's, as those of a message are."""
+    used = await use_files(change.transaction, change.chat_id, change.owner_id, list(result.files))
+    return [file for file in used if isinstance(file, File)]
 
 
 async def answer_open_calls(change: ChatChange, effect: effects.AnswerOpenCalls) -> None:
@@ -211,6 +236,7 @@ async def forget_responses(transaction: Transaction, chat_id: str, *, epoch: int
 
 
 HANDLERS: Final[Handlers] = {
+    effects.AddHistory: append_history,
     effects.AddInstruction: add_instruction,
     effects.AddMessage: add_message,
     effects.AddNotice: add_notice,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from indelible.content import Block, Message, ToolCall, ToolResult, ToolSpec, text_of
+from pydantic import model_validator
+
+from indelible.content import Block, Message, Reasoning, ToolCall
 from indelible.errors import Invalid
 from indelible.server.wires.content import join_neighbours, read_file
-from indelible.server.wires.openai.items import check_objects, read_content
-from indelible.server.wires.openai.responses.request import FunctionTool, read_choice
+from indelible.server.wires.openai.items import check_objects, make_result, read_content
+from indelible.server.wires.openai.responses.request import FunctionTool, Metadata, ToolRequest, read_choice
 from indelible.server.wires.requests import WireBody
 from indelible.service.conversations import TurnSettings
 
@@ -19,14 +21,23 @@ class CompletionFunction(FunctionTool):
 
 
 class CompletionTool(WireBody):
+    """A tool of another type has no function; it is left out, as in Responses."""
+
     type: str = "function"
-    function: CompletionFunction
+    function: CompletionFunction | None = None
 
-    def to_spec(self) -> ToolSpec:
-        return self.function.model_copy(update={"type": self.type}).to_spec()
+    @model_validator(mode="after")
+    def _check_function(self) -> Self:
+        if self.type == "function" and self.function is None:
+            raise ValueError("a tool of type function needs its function")
+        return self
+
+    def to_tool(self) -> FunctionTool:
+        named = CompletionFunction() if self.function is None else self.function
+        return named.model_copy(update={"type": self.type})
 
 
-class CompletionRequest(WireBody):
+class CompletionRequest(ToolRequest):
     off: ClassVar = {
         "n": [1],
         "logprobs": [False],
@@ -44,7 +55,6 @@ class CompletionRequest(WireBody):
     stream: bool | None = None
     stream_options: dict[str, Any] | None = None
     tools: list[CompletionTool] | None = None
-    tool_choice: Any = None
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
     temperature: float | None = None
@@ -57,6 +67,10 @@ class CompletionRequest(WireBody):
     stop: str | list[str] | None = None
     reasoning_effort: str | None = None
     verbosity: str | None = None
+    service_tier: str | None = None
+    metadata: Metadata | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
     user: str | None = None
     store: bool | None = None
 
@@ -65,8 +79,12 @@ class CompletionRequest(WireBody):
         return bool((self.stream_options or {}).get("include_usage"))
 
     def to_settings(self, system: str | None) -> TurnSettings:
-        tools = [tool.to_spec() for tool in self.tools] if self.tools else None
-        return TurnSettings(model=self.model, system=system, parameters=self._to_parameters() or None, tools=tools)
+        parameters = self._to_parameters() or None
+        return TurnSettings(model=self.model, system=system, parameters=parameters, tools=self.to_specs())
+
+    @property
+    def declared(self) -> list[FunctionTool]:
+        return [tool.to_tool() for tool in self.tools or ()]
 
     def _to_parameters(self) -> dict[str, Any]:
         named = {
@@ -80,8 +98,12 @@ class CompletionRequest(WireBody):
             "effort": self.reasoning_effort,
             "verbosity": self.verbosity,
             "format": _read_format(self.response_format),
-            "tool_choice": read_choice(self.tool_choice) if self.tools else None,
-            "parallel_tool_calls": self.parallel_tool_calls if self.tools else None,
+            "tool_choice": read_choice(self.tool_choice) if self.served else None,
+            "parallel_tool_calls": self.parallel_tool_calls if self.served else None,
+            "service_tier": None if self.service_tier == "auto" else self.service_tier,
+            "metadata": self.metadata or None,
+            "prompt_cache_key": self.prompt_cache_key,
+            "safety_identifier": self.safety_identifier,
             "user": self.user,
         }
         return {name: value for name, value in named.items() if value is not None}
@@ -106,19 +128,27 @@ def _read_message(given: dict[str, Any]) -> Message:
         case "user":
             return Message(role="user", blocks=_read_parts(given.get("content")))
         case "assistant":
-            text = [block for block in _read_parts(given.get("content") or "") if getattr(block, "text", "x")]
-            return Message(
-                role="assistant",
-                blocks=[*text, *map(_read_call, check_objects(given.get("tool_calls") or [], "tool_calls"))],
-            )
+            return Message(role="assistant", blocks=_read_reply(given))
         case "tool":
-            output = text_of(_read_parts(given.get("content")))
-            result = ToolResult(
-                call_id=str(given.get("tool_call_id")), name=str(given.get("name") or ""), output=output
-            )
+            call_id, name = str(given.get("tool_call_id")), str(given.get("name") or "")
+            result = make_result(call_id, _read_parts(given.get("content")), name=name)
             return Message(role="tool", blocks=[result])
         case role:
             raise Invalid(f"messages: the role {str(role)[:40]!r} is not supported.")
+
+
+def _read_reply(given: dict[str, Any]) -> list[Block]:
+    """What the assistant said, in this form: thinking, text, calls. What has no place here is refused."""
+    for name in ("audio", "function_call"):
+        if given.get(name) is not None:
+            raise Invalid(f"messages: {name!r} of an assistant's message is not supported.")
+    thought, refusal = given.get("reasoning_content"), given.get("refusal")
+    texts = [*_read_parts(given.get("content") or ""), *_read_parts(refusal or "")]
+    return [
+        *([Reasoning(thought)] if isinstance(thought, str) and thought else []),
+        *(block for block in texts if getattr(block, "text", "x")),
+        *map(_read_call, check_objects(given.get("tool_calls") or [], "tool_calls")),
+    ]
 
 
 def _read_call(call: dict[str, Any]) -> ToolCall:

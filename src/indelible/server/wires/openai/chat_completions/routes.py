@@ -31,7 +31,7 @@ from indelible.server.wires.content import continue_with, divide
 from indelible.server.wires.openai.chat_completions.projection import CompletionProjection
 from indelible.server.wires.openai.chat_completions.request import CompletionRequest, read_messages
 from indelible.server.wires.openai.failures import answer_failure
-from indelible.server.wires.openai.models import complete_model_name
+from indelible.server.wires.openai.models import find_model_name
 from indelible.server.wires.requests import read_body
 from indelible.server.wires.streaming import WireStream, collect, run_unless_left
 from indelible.service.conversations import ConversationService, TurnStart
@@ -51,12 +51,13 @@ async def create_completion(
 ) -> Response:
     """Create a chat completion: streamed, or when it is complete."""
     body = await read_body(request, CompletionRequest)
-    body.model = await complete_model_name(service, body.model)
+    body.model = await find_model_name(service, body.model)
     if body.stream:
         state.feed_slots.check(await service.get_user_id())
     conversations = ConversationService(service, once)
     messages = read_messages(body.messages)
     start = await conversations.start(partial(_start, conversations, x_indelible_chat, messages, body))
+    headers = {CHAT: start.chat_id, **body.left_out}
     is_archived = x_indelible_chat is None and not body.store
     projection = CompletionProjection(
         f"chatcmpl-{start.chat_id.rpartition('_')[2]}{start.seq}",
@@ -83,7 +84,7 @@ async def create_completion(
             projection,
             pace=state.pace,
             user_id=user_id,
-            headers=[(CHAT.encode(), start.chat_id.encode())],
+            headers=[(name.encode(), value.encode()) for name, value in headers.items()],
             on_leave=on_leave,
             on_end=on_end,
         )
@@ -92,7 +93,7 @@ async def create_completion(
     if on_end is not None:
         await on_end()
     answer = answer_failure(projection.error) if projection.outcome == "failed" else answer_json(projection.show())
-    answer.headers[CHAT] = start.chat_id
+    answer.headers.update(headers)
     return answer
 
 

@@ -164,8 +164,9 @@ class OwnCallItem(Item):
     kind = "mcp_call"
     delta_event = "response.mcp_call_arguments.delta"
 
-    def __init__(self, id: str, index: int, name: str) -> None:
+    def __init__(self, id: str, index: int, call_id: str, name: str) -> None:
         super().__init__(id, index)
+        self.call_id = call_id
         self.name = name
         self.has_arguments = False
         self._output: str | None = None

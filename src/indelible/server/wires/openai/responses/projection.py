@@ -25,7 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from indelible.content import (
     Finish,
@@ -42,6 +42,7 @@ from indelible.content import (
     ToolResult,
     encode,
 )
+from indelible.server.wires.openai.names import name_response_item
 from indelible.server.wires.openai.responses.output_items import (
     CallItem,
     Event,
@@ -57,19 +58,25 @@ _AGAIN: Final = re.compile(r"#\d+$")
 _LIMITS: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _DEFAULTS: Final[dict[str, Any]] = {
     "background": False,
+    "frequency_penalty": 0.0,
     "instructions": None,
     "max_output_tokens": None,
+    "max_tool_calls": None,
     "metadata": {},
     "parallel_tool_calls": True,
+    "presence_penalty": 0.0,
     "previous_response_id": None,
+    "prompt_cache_key": None,
     "reasoning": {"effort": None, "summary": None},
+    "safety_identifier": None,
     "service_tier": "default",
     "store": True,
-    "temperature": None,
+    "temperature": 1.0,
     "text": {"format": {"type": "text"}},
     "tool_choice": "auto",
     "tools": [],
-    "top_p": None,
+    "top_logprobs": 0,
+    "top_p": 1.0,
     "truncation": "disabled",
     "user": None,
 }
@@ -78,6 +85,13 @@ _DEFAULTS: Final[dict[str, Any]] = {
 def read_call_id(call_id: str) -> str:
     """The id of the call, as the provider gave it."""
     return _AGAIN.sub("", call_id)
+
+
+class Written(NamedTuple):
+    """A message of the turn as it was stored, and the first item of its step."""
+
+    first_item: int
+    message: dict[str, Any]
 
 
 class ResponseProjection(TurnProjection):
@@ -100,10 +114,11 @@ class ResponseProjection(TurnProjection):
         self._client_tools = client_tools
         self._status = "in_progress"
         self._sequence = 0
-        self._items: list[Item] = []
+        self.items: list[Item] = []
+        self.written: list[Written] = []
         self._open: dict[tuple[str, str], Item] = {}
-        self._attempt = ""
-        self._number = 0
+        self._step_from = 0
+        self._completed_at: int | None = None
         self._call_ids: set[str] = set()
         self._awaited: set[str] = set()
         self._usage = RunningUsage()
@@ -117,11 +132,12 @@ class ResponseProjection(TurnProjection):
             "id": self.id,
             "object": "response",
             "created_at": self._created_at,
+            "completed_at": self._completed_at if self._status == "completed" else None,
             "status": self._status,
             "error": self._describe_error(),
             "incomplete_details": self._describe_limit(),
             "model": self._model,
-            "output": [item.done or item.show("incomplete") for item in self._items if self._is_shown(item)],
+            "output": [item.done or item.show("incomplete") for item in self.items if self._is_shown(item)],
             "usage": self._usage.show_for_response(),
         }
 
@@ -147,8 +163,7 @@ class ResponseProjection(TurnProjection):
             self._send([(kind, {"response": self.show()})])
 
     def open_attempt(self, attempt_id: str, model: str | None) -> None:  # noqa: ARG002 - the request names the model
-        self._attempt = attempt_id.rpartition("_")[2]
-        self._number = 0
+        self._step_from = len(self.items)
 
     def close_attempt(self, *, complete: bool) -> None:
         for item in self._open.values():
@@ -159,6 +174,9 @@ class ResponseProjection(TurnProjection):
     def add_message(self, message: dict[str, Any]) -> None:
         if message["role"] == "assistant":
             self._usage.add(message["usage"])
+        if message["role"] in ("assistant", "tool"):
+            self.written.append(Written(self._step_from, message))
+            self._completed_at = int(datetime.fromisoformat(message["created_at"]).timestamp())
 
     def close(self) -> None:
         self.close_attempt(complete=False)
@@ -166,7 +184,7 @@ class ResponseProjection(TurnProjection):
         match self.outcome:
             case "waiting":
                 self._status = "completed"
-                self._awaited = {item.id for item in self._items if self._is_awaited(item)}
+                self._awaited = {item.id for item in self.items if self._is_awaited(item)}
             case "failed":
                 self._status, kind = "failed", "response.failed"
             case "interrupted" | "edited":
@@ -179,21 +197,21 @@ class ResponseProjection(TurnProjection):
 
     def _is_awaited(self, item: Item) -> bool:
         """Whether this is a call of the step that waits: earlier ones were answered by the server."""
-        if not isinstance(item, CallItem) or self._attempt not in item.id:
+        if not isinstance(item, CallItem) or item.index < self._step_from:
             return False
         return read_call_id(item.call_id) in {call["id"] for call in self.awaited}
 
     # --- parts ---
 
     def _start_text(self, part: TextStart | TextDelta) -> Item:
-        return self._open_item(("text", part.id), TextItem(self._name("msg"), len(self._items)))
+        return self._open_item(("text", part.id), TextItem(self._name("msg"), len(self.items)))
 
     def _read_text(self, part: TextDelta) -> None:
         item = self._open.get(("text", part.id)) or self._start_text(part)
         self._grow(item, part.delta)
 
     def _start_reasoning(self, part: ReasoningStart | ReasoningDelta) -> Item:
-        return self._open_item(("reasoning", part.id), ReasoningItem(self._name("rs"), len(self._items)))
+        return self._open_item(("reasoning", part.id), ReasoningItem(self._name("rs"), len(self.items)))
 
     def _read_reasoning(self, part: ReasoningDelta) -> None:
         item = self._open.get(("reasoning", part.id)) or self._start_reasoning(part)
@@ -212,9 +230,9 @@ class ResponseProjection(TurnProjection):
         if known is not None:
             return known
         if part.name in self._client_tools and not part.provider_executed:
-            item: Item = CallItem(self._name("fc"), len(self._items), self._name_call(part.id), part.name)
+            item: Item = CallItem(self._name("fc"), len(self.items), self._name_call(part.id), part.name)
         else:
-            item = OwnCallItem(self._name("mcp"), len(self._items), part.name)
+            item = OwnCallItem(self._name("mcp"), len(self.items), part.id, part.name)
         return self._open_item(key, item)
 
     def _read_input(self, part: ToolInputDelta) -> None:
@@ -253,8 +271,7 @@ class ResponseProjection(TurnProjection):
     # --- items and events ---
 
     def _name(self, prefix: str) -> str:
-        self._number += 1
-        return f"{prefix}_{self._attempt}{self._number:02d}"
+        return name_response_item(prefix, self.id, len(self.items))
 
     def _name_call(self, call_id: str) -> str:
         name, number = call_id, 1
@@ -266,7 +283,7 @@ class ResponseProjection(TurnProjection):
 
     def _open_item(self, key: tuple[str, str], item: Item) -> Item:
         self._close(key)
-        self._items.append(item)
+        self.items.append(item)
         self._open[key] = item
         self._send(item.open())
         return item

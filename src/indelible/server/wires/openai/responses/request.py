@@ -9,6 +9,7 @@ another shape counts as none (tests/server/wires/test_responses.py).
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Self
 
@@ -24,6 +25,12 @@ from indelible.service.noted_request import read_request
 from indelible.service.results import ChatMessage
 
 _MOST_REPEATED_BYTES: Final = 8 * 1024
+_MOST_LABELS: Final = 50
+_LONGEST_LABEL: Final = 80
+_UNPRINTABLE: Final = re.compile(r"[^!-+\--~]")
+"""What is no character of a header, or would separate two names in it."""
+_NOT_SERVED: Final = "Unsupported parameter: 'tool_choice' names a tool that this server does not have. Omit it."
+LEFT_OUT: Final = "x-indelible-left-out-tools"
 MOST_INPUTS: Final = 10_000
 """A longer note is ignored: reading one must not cost more than this, whoever wrote it."""
 Metadata = Annotated[
@@ -32,7 +39,7 @@ Metadata = Annotated[
 
 
 class FunctionTool(WireBody):
-    """A tool that the client runs. Tools of other types run elsewhere, and are not offered by this server."""
+    """A tool that the client runs. One of another type is left out: it runs at OpenAI, or needs a model of OpenAI's."""
 
     type: str
     name: str = ""
@@ -40,18 +47,57 @@ class FunctionTool(WireBody):
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
+    @property
+    def is_served(self) -> bool:
+        return self.type == "function"
+
+    @property
+    def label(self) -> str:
+        """How the client is told that it was left out."""
+        return f"{self.type}:{self.name}" if self.name else self.type
+
     def to_spec(self) -> ToolSpec:
-        if self.type != "function":
-            raise Invalid(f"tools: only function tools are supported, not {self.type[:40]!r}.")
         return ToolSpec(name=self.name, description=self.description or "", input_schema=self.parameters or {})
+
+
+class ToolRequest(WireBody):
+    """A request of either OpenAI wire that may declare tools."""
+
+    tool_choice: Any = None
+
+    @property
+    def declared(self) -> list[FunctionTool]:
+        raise NotImplementedError
+
+    @property
+    def served(self) -> list[FunctionTool]:
+        return [tool for tool in self.declared if tool.is_served]
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """The header that names the tools that were left out, if there are any."""
+        labels = [tool.label for tool in self.declared if not tool.is_served][:_MOST_LABELS]
+        return (
+            {LEFT_OUT: ", ".join(_UNPRINTABLE.sub("?", label)[:_LONGEST_LABEL] for label in labels)} if labels else {}
+        )
+
+    def to_specs(self) -> list[ToolSpec] | None:
+        """The tools of the client. Raises `Invalid` if the model must call one that was left out."""
+        name, choice = read_choice(self.tool_choice), self.tool_choice
+        kind = choice.get("type") or "function" if isinstance(choice, dict) else "function"
+        is_left_out = any(tool.name == name for tool in self.declared if not tool.is_served and tool.name)
+        wants_none = name == "required" and bool(self.declared) and not self.served
+        if kind not in ("function", "allowed_tools") or is_left_out or wants_none:
+            raise Invalid(_NOT_SERVED, param="tool_choice")
+        return [tool.to_spec() for tool in self.served] or None
 
 
 class ConversationName(WireBody):
     id: str
 
 
-class ResponseRequest(WireBody):
-    off: ClassVar = {"top_logprobs": [0], "prompt": []}
+class ResponseRequest(ToolRequest):
+    off: ClassVar = {"top_logprobs": [0], "prompt": [], "max_tool_calls": []}
 
     @classmethod
     def find_unsupported(cls, given: Mapping[str, Any]) -> str | None:
@@ -66,7 +112,6 @@ class ResponseRequest(WireBody):
     previous_response_id: str | None = None
     conversation: str | ConversationName | None = None
     tools: list[FunctionTool] | None = None
-    tool_choice: Any = None
     parallel_tool_calls: bool | None = None
     stream: bool | None = None
     background: bool | None = None
@@ -77,7 +122,11 @@ class ResponseRequest(WireBody):
     temperature: float | None = None
     top_p: float | None = None
     max_output_tokens: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
     service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
     user: str | None = None
 
     @model_validator(mode="after")
@@ -100,8 +149,12 @@ class ResponseRequest(WireBody):
             model=self.model,
             system="\n\n".join(texts) or None,
             parameters=self._to_parameters() or None,
-            tools=[tool.to_spec() for tool in self.tools] if self.tools else None,
+            tools=self.to_specs(),
         )
+
+    @property
+    def declared(self) -> list[FunctionTool]:
+        return self.tools or []
 
     def _to_parameters(self) -> dict[str, Any]:
         reasoning, text = self.reasoning or {}, self.text or {}
@@ -114,9 +167,14 @@ class ResponseRequest(WireBody):
             "summary": reasoning.get("summary"),
             "verbosity": text.get("verbosity"),
             "format": None if not isinstance(format_, dict) or format_.get("type") == "text" else format_,
-            "tool_choice": read_choice(self.tool_choice) if self.tools else None,
-            "parallel_tool_calls": self.parallel_tool_calls if self.tools else None,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "tool_choice": read_choice(self.tool_choice) if self.served else None,
+            "parallel_tool_calls": self.parallel_tool_calls if self.served else None,
             "service_tier": None if self.service_tier == "auto" else self.service_tier,
+            "metadata": self.metadata or None,
+            "prompt_cache_key": self.prompt_cache_key,
+            "safety_identifier": self.safety_identifier,
             "user": self.user,
         }
         return {name: value for name, value in named.items() if value is not None}
@@ -124,7 +182,7 @@ class ResponseRequest(WireBody):
     def to_repeated(self) -> dict[str, Any]:
         """What the response repeats."""
         given = self.model_dump(exclude_unset=True, exclude={"input", "conversation", "stream", "tools", "model"})
-        tools = [self._repeat_tool(tool) for tool in self.tools or ()]
+        tools = [self._repeat_tool(tool) for tool in self.served]
         if len(encode(tools)) > _MOST_REPEATED_BYTES:
             tools = [{**tool, "parameters": {}, "description": None} for tool in tools]
         repeated = {name: value for name, value in given.items() if value is not None}

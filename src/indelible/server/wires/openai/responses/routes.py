@@ -22,15 +22,19 @@ from indelible.machine.events import Position
 from indelible.server.dependencies import Reads, ReadyState, ServerState, State, Writes, answer_json
 from indelible.server.limits.feed_slots import WithSlot
 from indelible.server.wires.content import Continuation, continue_with, divide
-from indelible.server.wires.openai.items import read_items, write_items
-from indelible.server.wires.openai.models import complete_model_name
+from indelible.server.wires.openai.failures import answer_failure
+from indelible.server.wires.openai.items import write_items
+from indelible.server.wires.openai.models import find_model_name
 from indelible.server.wires.openai.names import ResponseName, read_response_name
 from indelible.server.wires.openai.pages import show_page
+from indelible.server.wires.openai.responses.input_tokens import estimate_input
 from indelible.server.wires.openai.responses.projection import ResponseProjection
 from indelible.server.wires.openai.responses.request import MOST_INPUTS, ResponseRequest, hash_settings, read_note
+from indelible.server.wires.openai.responses.stored import load_previous, load_projection, load_response, read_input
 from indelible.server.wires.requests import read_body
 from indelible.server.wires.streaming import WireStream, collect, project_stored
 from indelible.service.conversations import ConversationService, Given, TurnSettings, TurnStart, note_request, start_at
+from indelible.service.results import ChatMessage
 from indelible.store.payloads import ChatPatch
 
 router = APIRouter(tags=["openai"], include_in_schema=False)
@@ -41,7 +45,7 @@ _CANCEL_WAIT_S = 30.0
 async def create_response(request: Request, state: ReadyState, service: Reads, once: Writes) -> Response:
     """Create a response: streamed, in the background, or when it is complete."""
     body = await read_body(request, ResponseRequest)
-    body.model = await complete_model_name(service, body.model)
+    body.model = await find_model_name(service, body.model)
     if body.stream:
         state.feed_slots.check(await service.get_user_id())
     conversations = ConversationService(service, once)
@@ -56,16 +60,43 @@ async def create_response(request: Request, state: ReadyState, service: Reads, o
     if body.stream:
         user_id = await service.get_user_id()
         stream = WireStream(
-            state.app.feed, start, projection, pace=state.pace, user_id=user_id, on_end=None if is_kept else forget
+            state.app.feed,
+            start,
+            projection,
+            pace=state.pace,
+            user_id=user_id,
+            headers=[(name.encode(), value.encode()) for name, value in body.left_out.items()],
+            on_end=None if is_kept else forget,
         )
         return WithSlot(stream, state.feed_slots, user_id)
     if body.background:
         await project_stored(state.app.feed.replay(start.chat_id, Position(name.seq)), projection)
-        return answer_json(projection.show())
-    await collect(state.app.feed, start, projection)
-    if not is_kept:
-        await forget()
-    return answer_json(projection.show())
+    else:
+        await collect(state.app.feed, start, projection)
+        if not is_kept:
+            await forget()
+    has_failed = projection.outcome == "failed" and not body.background
+    answer = answer_failure(projection.error) if has_failed else answer_json(projection.show())
+    answer.headers.update(body.left_out)
+    return answer
+
+
+@router.post("/responses/input_tokens")
+async def count_input_tokens(request: Request, state: State, service: Reads) -> Response:
+    """About how many input tokens a response to this request would take."""
+    body = await read_body(request, ResponseRequest)
+    body.model = await find_model_name(service, body.model)
+    conversations = ConversationService(service)
+    given = [] if body.input is None else await read_input(state, conversations, body.input)
+    path: list[ChatMessage] = []
+    if body.previous_response_id is not None:
+        name, previous = await load_previous(state, conversations, body.previous_response_id)
+        last = previous.last_message_id or (await conversations.find_origin(name.chat_id, name.seq)).id
+        path = await conversations.list_whole_path(name.chat_id, upto=last)
+    elif body.chat_id is not None:
+        path = await conversations.list_whole_path(body.chat_id)
+    tokens = estimate_input(path, given, body.to_settings())
+    return answer_json({"object": "response.input_tokens", "input_tokens": tokens})
 
 
 @router.get("/responses/{response_id}")
@@ -74,10 +105,9 @@ async def get_response(
 ) -> Response:
     """Get a response as it is now, or its events after the one with this number."""
     name = read_response_name(response_id)
-    projection = await load_projection(state, ConversationService(service), name)
     if not stream:
-        await project_stored(state.app.feed.replay(name.chat_id, Position(name.seq)), projection)
-        return answer_json(projection.show())
+        return answer_json((await load_response(state, ConversationService(service), name)).show())
+    projection = await load_projection(state, ConversationService(service), name)
     state.check_ready()
     user_id = await service.get_user_id()
     start = start_at(name.chat_id, name.seq)
@@ -98,8 +128,7 @@ async def cancel_response(response_id: str, state: State, service: Reads) -> Res
     await project_stored(state.app.feed.replay(name.chat_id, Position(name.seq)), projection)
     if not projection.is_over:
         await service.interrupt(name.chat_id, turn=turn_id, wait_s=_CANCEL_WAIT_S)
-        projection = await load_projection(state, conversations, name)
-        await project_stored(state.app.feed.replay(name.chat_id, Position(name.seq)), projection)
+        projection = await load_response(state, conversations, name)
     return answer_json(projection.show())
 
 
@@ -108,8 +137,7 @@ async def delete_response(response_id: str, state: State, service: Reads) -> Res
     """Delete a response with its chat. One of a longer conversation is refused: the others would go with it."""
     name = read_response_name(response_id)
     conversations = ConversationService(service)
-    projection = await load_projection(state, conversations, name)
-    await project_stored(state.app.feed.replay(name.chat_id, Position(name.seq)), projection)
+    projection = await load_response(state, conversations, name)
     path = await conversations.list_path(name.chat_id)
     noted = read_note(await conversations.find_origin(name.chat_id, name.seq))
     is_alone = not noted.continues and path[-1].id == projection.last_message_id
@@ -134,23 +162,7 @@ async def list_input_items(
     conversations = ConversationService(service)
     origin = await conversations.find_origin(name.chat_id, name.seq)
     path = await conversations.list_path(name.chat_id, upto=origin.id, limit=read_note(origin).inputs)
-    return answer_json(show_page(write_items(path), limit=limit, after=after, order=order))
-
-
-async def load_projection(
-    state: ServerState, conversations: ConversationService, name: ResponseName
-) -> ResponseProjection:
-    """The projection of this response, at its beginning. Raises `NotFound` if the user has no such response."""
-    origin = await conversations.find_origin(name.chat_id, name.seq)
-    repeated = read_note(origin).response
-    tools = frozenset(tool.get("name", "") for tool in repeated.get("tools") or ())
-    return ResponseProjection(
-        str(name),
-        request=repeated,
-        model=repeated.get("model") or origin.model or state.settings.model,
-        created_at=origin.created_at,
-        client_tools=tools | state.client_tools,
-    )
+    return answer_json(show_page(write_items(name.chat_id, path), limit=limit, after=after, order=order))
 
 
 class Starter:
@@ -163,7 +175,7 @@ class Starter:
         self._repeated = body.to_repeated()
 
     async def start(self) -> TurnStart:
-        messages = read_items(self._body.input)
+        messages = await read_input(self._state, self._conversations, self._body.input)
         if self._body.previous_response_id is not None:
             return await self._continue(self._body.previous_response_id, continue_with(messages))
         if self._body.chat_id is not None:
@@ -177,10 +189,8 @@ class Starter:
         )
 
     async def _continue(self, previous_id: str, added: Continuation) -> TurnStart:
-        previous = read_response_name(previous_id)
+        previous, projection = await load_previous(self._state, self._conversations, previous_id)
         conversations, chat_id = self._conversations, previous.chat_id
-        projection = await load_projection(self._state, conversations, previous)
-        await project_stored(self._state.app.feed.replay(chat_id, Position(previous.seq)), projection)
         if not projection.is_over:
             detail = f"The previous response {previous} is still in progress."
             raise NotAllowed(command="send", state="running", detail=detail)
