@@ -39,7 +39,7 @@ REQUESTS: dict[str, tuple[str, dict[str, Any], bytes]] = {
     "native": ("/chats", {"message": "A story"}, b'"status":"idle"'),
 }
 WIRES = [name for name in REQUESTS if name != "native"]
-COLLECTED = {
+COLLECTED: dict[str, tuple[str, dict[str, Any]]] = {
     "chat completions": ("//v1/chat/completions", {"messages": MESSAGES}),
     "responses": ("//v1/responses", {"input": "A story"}),
 }
