@@ -28,6 +28,7 @@ from indelible.errors import NotFound
 from indelible.feed.feed import POLL_INTERVAL_S
 from indelible.models.http.sse import SseDecoder, SseEvent
 from indelible.server.streaming.sse import FeedResponse, Pace
+from indelible.server.streaming.transport import ABORT
 from indelible.testing import ScriptedModel, parts
 
 LONG_PACE = Pace(heartbeat_interval_s=DEADLINE_S, stuck_after_s=DEADLINE_S)
@@ -47,6 +48,7 @@ class WireFormat(Watched):
         self.sent = b""
         self.begun: list[bytes] = []
         self.is_over = False
+        self.is_aborted = False
         self.takes = asyncio.Event()
         self.takes.set()
         self.gone = asyncio.Event()
@@ -62,6 +64,9 @@ class WireFormat(Watched):
         self.sent += message.get("body", b"")
         self.is_over = message["type"] == "http.response.body" and not message["more_body"]
         self.changed()
+
+    def abort(self) -> None:
+        self.is_aborted = True
 
     @property
     def events(self) -> list[SseEvent]:
@@ -79,7 +84,7 @@ async def respond(
     """Send a chat's feed over a wire; the block ends when the response has."""
     wire = WireFormat()
     response = FeedResponse(lambda: feed_harness.feed.open(chat.id, after), pace=pace)
-    task = asyncio.create_task(response({}, wire.receive, wire.send))
+    task = asyncio.create_task(response({"extensions": {ABORT: {"close": wire.abort}}}, wire.receive, wire.send))
     yield wire, task
     await asyncio.wait([task])
     assert feed_harness.metrics.readers == 0
@@ -126,6 +131,7 @@ async def test_a_wire_that_takes_nothing_is_given_up_after_a_while(feed_harness:
         wire.takes.clear()
         await chat.write("Nobody hears this.")
     assert task.exception() is None
+    assert wire.is_aborted
 
 
 async def test_a_comment_says_that_the_server_is_there_and_no_event_is_lost_to_it(feed_harness: FeedHarness) -> None:

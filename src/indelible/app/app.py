@@ -42,11 +42,13 @@ class App(User):
         check_model: Callable[[str], None] | None = None,
         tools: frozenset[str] = frozenset(),
         budget: Budget | None = None,
+        stop_worker: Callable[[], None] | None = None,
     ) -> None:
         self.store = store
         self.feed = feed
         self.records = SqlRecords(store.database)
         self.clock = clock
+        self._stop_worker = stop_worker
         self.owner_id = owner_id
         self.models = models
         self.on_rights_changed: list[Callable[[], None]] = []
@@ -69,6 +71,12 @@ class App(User):
         )
         self.service = LocalService(self._dependencies, user_id=owner_id, is_admin=True)
         super().__init__(self.service)
+
+    def leave(self) -> None:
+        """Begin to shut down: the worker drains, and readers that can resume in another process end."""
+        if self._stop_worker is not None:
+            self._stop_worker()
+        self.feed.leave()
 
     def service_of(self, user_id: str, *, is_admin: bool = False) -> LocalService:
         """The use cases of the user with this id."""

@@ -112,7 +112,7 @@ async def open_app(
             )
             try:
                 names = list(dict.fromkeys([*(models or ()), *catalog.list_names()]))
-                store, feed, files = parts
+                store, feed, files, stop_worker = parts
                 owner_id = await store.ensure_user(user)
                 yield App(
                     store,
@@ -130,6 +130,7 @@ async def open_app(
                         max_tokens=settings.user_max_tokens_per_day,
                         max_usd=settings.user_max_usd_per_day,
                     ),
+                    stop_worker=stop_worker,
                 )
             except Exception as error:
                 body_error = error
@@ -190,8 +191,11 @@ async def _put_together(
     worker: bool,
     clock: Clock,
     metrics: Metrics,
-) -> tuple[SqlStore, Feed, SqlFiles]:
-    """Start everything; the stack stops it in reverse order: readers, worker, services, database, lock."""
+) -> tuple[SqlStore, Feed, SqlFiles, Callable[[], None] | None]:
+    """Start everything; the stack stops it in reverse order: readers, worker, services, database, lock.
+
+    The last result stops the worker earlier, if there is one.
+    """
     if worker:
         Toolset(tools, client=client_tools)  # an invalid tool fails here, not in the first reply
         stack.enter_context(exclusive_file_lock(where))
@@ -226,6 +230,7 @@ async def _put_together(
     running.append(services.create_task(stops.run(), name="ending stops"))
     running.append(services.create_task(FileSweeper(files, clock=clock, woken=deleted).run(), name="removing files"))
     stack.callback(lambda: [task.cancel() for task in running])
+    stop_worker = None
     if worker:
         if address.is_sqlite:
             await store.retire_all()
@@ -259,10 +264,11 @@ async def _put_together(
         )
         working = services.create_task(made.run(), name="worker")
         stack.push_async_callback(_wait_for, working)
-        stack.callback(made.stop)
+        stop_worker = made.stop
+        stack.callback(stop_worker)
         await made.ready.wait()
     stack.callback(feed.close)
-    return store, feed, files
+    return store, feed, files, stop_worker
 
 
 async def open_files(stack: AsyncExitStack, store: SqlStore, *, settings: Settings, clock: Clock) -> SqlFiles:

@@ -10,6 +10,8 @@ chat's position, or a snapshot, which has a position, and then lets the reader r
 reached a cursor's position, the reader gets a snapshot.
 
 `close` sends every reader `end`: the process is shutting down, and its readers reconnect elsewhere with their cursors.
+Before that, `leave` ends all but those that *stay*: they stream a reply to a client that has no cursor, such as an
+OpenAI SDK, and read on while the process drains.
 
 Must stay true (tests/feed/test_feed.py): even if every hint is lost, readers are at most one poll late and miss
 nothing; a database that fails for a while delays readers and ends none. tests/feed/test_hints.py counts the queries
@@ -30,7 +32,7 @@ from indelible.errors import ChatNotFound
 from indelible.feed.channel import Channel
 from indelible.feed.chat_list import ChatLists, ListReader
 from indelible.feed.loader import Loader
-from indelible.feed.reader import BUFFER_BYTES, RESYNC_BYTES, Reader, Show
+from indelible.feed.reader import BUFFER_BYTES, RESYNC_BYTES, Reader, Show, Stays
 from indelible.machine.events import ChatSnapshot, FeedEvent, Position
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.notify import Changed, Notifier
@@ -74,7 +76,7 @@ class Feed:
         self._channels: dict[str, Channel] = {}
         self._readers: set[Reader] = set()
         self._tasks: asyncio.TaskGroup | None = None
-        self._is_closed = False
+        self._is_leaving = self._is_closed = False
         self._lists = ChatLists(store, notifier, clock=clock, spawn=self._spawn)
 
     @asynccontextmanager
@@ -101,15 +103,21 @@ class Feed:
 
     @asynccontextmanager
     async def open(
-        self, chat_id: str, after: str | None = None, *, user_id: str | None = None, show: Show | None = None
+        self,
+        chat_id: str,
+        after: str | None = None,
+        *,
+        user_id: str | None = None,
+        show: Show | None = None,
+        stays: Stays | None = None,
     ) -> AsyncIterator[Reader]:
         """Read a chat: a snapshot and the events after it, or only the events after a cursor (`start`: all events).
 
         `show` returns what this reader may see of an event; None hides the event. Such a reader is a guest, and begins
-        with a snapshot whatever its cursor: what lies between may be edited away by now. Raises `NotFound` if the chat
-        does not exist, or is not this user's.
+        with a snapshot whatever its cursor: what lies between may be edited away by now. While `stays` returns true, the
+        reader survives `leave`. Raises `NotFound` if the chat does not exist, or is not this user's.
         """
-        async with self._join(chat_id, show) as (channel, reader):
+        async with self._join(chat_id, show, stays) as (channel, reader):
             if after is None or show is not None:
                 await reader.start(user_id)
             else:
@@ -117,12 +125,12 @@ class Feed:
             yield reader
 
     @asynccontextmanager
-    async def follow(self, chat_id: str, after: str) -> AsyncIterator[Reader]:
+    async def follow(self, chat_id: str, after: str, *, stays: Stays | None = None) -> AsyncIterator[Reader]:
         """Read the events that follow a command that was just executed. `after` is the cursor in its result.
 
         That cursor needs no check, so joining costs no query.
         """
-        async with self._join(chat_id) as (channel, reader):
+        async with self._join(chat_id, stays=stays) as (channel, reader):
             position = channel.loader.cursors.read(after)
             assert position is not None
             channel.start(position)
@@ -132,7 +140,9 @@ class Feed:
             yield reader
 
     @asynccontextmanager
-    async def _join(self, chat_id: str, show: Show | None = None) -> AsyncIterator[tuple[Channel, Reader]]:
+    async def _join(
+        self, chat_id: str, show: Show | None = None, stays: Stays | None = None
+    ) -> AsyncIterator[tuple[Channel, Reader]]:
         channel = self._channels.get(chat_id) or self._open_channel(chat_id)
         reader = Reader(
             channel,
@@ -140,12 +150,13 @@ class Feed:
             resync_bytes=self._resync_bytes,
             metrics=self._metrics,
             show=show,
+            stays=stays,
         )
         channel.listeners.add(reader)
         self._readers.add(reader)
         self._metrics.reader_joined()
         try:
-            if self._is_closed:
+            if self._is_closed or (self._is_leaving and not reader.stays):
                 reader.end("shutdown")
             yield channel, reader
         finally:
@@ -192,6 +203,19 @@ class Feed:
             channel = self._channels.get(row.chat_id)
             if channel is not None:
                 channel.receive(row)
+
+    def leave(self) -> None:
+        """End every reader, present and future, but those that stay: this process is about to shut down."""
+        self._is_leaving = True
+        self._lists.close()
+        for reader in self._readers:
+            if not reader.stays:
+                reader.end("shutdown")
+
+    @property
+    def is_left(self) -> bool:
+        """Whether no reader stays any more."""
+        return not any(reader.stays for reader in self._readers)
 
     def close(self) -> None:
         """End every reader, present and future: this process is shutting down."""

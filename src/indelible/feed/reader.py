@@ -41,6 +41,8 @@ BUFFER_BYTES: Final = 1024 * 1024
 RESYNC_BYTES: Final = 8 * 1024 * 1024
 Show = Callable[[FeedEvent], FeedEvent | None]
 """Reduces an event to what a guest may see (service/access/guests.py); None hides the event."""
+Stays = Callable[[], bool]
+"""Whether a client that cannot resume in another process still reads along."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -55,8 +57,10 @@ class Reader:
         resync_bytes: int = RESYNC_BYTES,
         metrics: Metrics = NO_METRICS,
         show: Show | None = None,
+        stays: Stays | None = None,
     ) -> None:
         self._show = show
+        self._stays = stays
         self.position: Position | None = None
         self._channel = channel
         self._buffer_bytes = buffer_bytes
@@ -102,6 +106,11 @@ class Reader:
     def held_bytes(self) -> int:
         """The buffered bytes that the reader has not received yet."""
         return self._held_bytes
+
+    @property
+    def stays(self) -> bool:
+        """Whether it reads on while the process drains."""
+        return self._stays is not None and self._stays()
 
     def attach(self, chats: ListReader) -> None:
         """Weave the events of a list of chats into this feed, as soon as they come. They have no position."""

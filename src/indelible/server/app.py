@@ -153,9 +153,22 @@ class Server:
         )
 
     def begin_shutdown(self) -> None:
-        """Fail the readiness check and send every reader `end`: it reconnects elsewhere, and its connection closes."""
+        """Fail the readiness check, let the worker drain, and send every feed `end`: its reader reconnects elsewhere.
+
+        Replies that are streamed to a client that cannot do so stay open, until `end_streams`.
+        """
         if self.server_state is not None:
             self.server_state.is_ready = False
+            self.server_state.app.leave()
+
+    @property
+    def is_left(self) -> bool:
+        """Whether no reply is streamed any more to a client that cannot resume it elsewhere."""
+        return self.server_state is None or self.server_state.app.feed.is_left
+
+    def end_streams(self) -> None:
+        """End the streams that are still open."""
+        if self.server_state is not None:
             self.server_state.app.feed.close()
 
     def _make_application(self) -> FastAPI:

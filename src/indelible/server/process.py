@@ -1,8 +1,12 @@
 """The server and the worker as processes: listening, reporting readiness, and a graceful shutdown.
 
 On SIGTERM or SIGINT the server stops listening and fails its readiness check, sends every reader `end` so that they
-reconnect elsewhere, lets running requests finish, and then hands off its chats (worker). Listening ends first: a
-reader must not reconnect to the same process. A second SIGINT exits at once.
+reconnect elsewhere, lets running requests finish, and hands off its chats (worker). Listening ends first: a reader must
+not reconnect to the same process. A second SIGINT exits at once.
+
+Clients of the compatible wires have no cursor to reconnect with. Their replies, and those in the response of a native
+command, are streamed on for `drain_s`, the time in which the worker lets its replies finish; the server's own
+`GRACE_S` begins after that. What has not ended by then is cut so that the client notices (streaming/sse.py).
 
 Foreign code may refuse to stop: a tool that swallows its cancellation is abandoned after its grace time, but asyncio
 would wait for it at the end of the loop. So a process whose work is done exits without waiting for abandoned tasks, and
@@ -143,6 +147,26 @@ class Process(uvicorn.Server):
             listening.close()
         self._server.begin_shutdown()
         self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for connection in list(self.server_state.connections):
+            connection.shutdown()  # idle ones now, busy ones after their response
+        await self._drain()
+        self._server.end_streams()
+        await super().shutdown(sockets)
+
+    async def _drain(self) -> None:
+        """Until every reply that has to be streamed from here has ended, or `drain_s` is over.
+
+        A request that has begun may still start one, so for `GRACE_S` every request counts.
+        """
+        now = asyncio.get_running_loop().time
+        began_s = now()
+        while self.server_state.tasks and now() - began_s < self._server.settings.drain_s:
+            is_over = self._server.is_left and now() - began_s >= GRACE_S
+            if is_over or self.force_exit or self._server.failure is not None:
+                return
+            await asyncio.sleep(1 / _TICKS_PER_S)
 
     def _receive_signal(self, number: signal.Signals) -> None:
         if number is signal.SIGINT and self.should_exit:

@@ -48,11 +48,13 @@ from indelible.service.results import Accepted, ChatMessage
 from indelible.store.payloads import AddedHistory, ChatPatch, NewChat, ToolResultsInput, UserInput
 from indelible.store.protocol import ForkPoint, Outcome
 from indelible.store.queries.chat_view import ChatStatus
+from indelible.store.queries.history import Page
 
 _QUEUED: Final = "Messages are queued behind a reply that failed. Retry it or delete them, on the page or with /api/v1."
 _CHAT_ID: Final = re.compile(f"chat_{ULID}")
 _BUSY: Final = ("running", "interrupting", "pending")
 _EVENTS_AT_ONCE: Final = 100
+PATH_AT_ONCE: Final = 200
 _NEAR: Final = 16
 """Between the message that starts a turn and the last event of its transaction stand a title and a status."""
 
@@ -280,11 +282,42 @@ class ConversationService:
             raise NotFound("Response not found.")
         return (await self.list_path(chat_id, upto=found[-1], limit=1))[-1]
 
-    async def list_path(self, chat_id: str, *, upto: str | None = None, limit: int = 200) -> list[ChatMessage]:
+    async def list_path(self, chat_id: str, *, upto: str | None = None, limit: int = PATH_AT_ONCE) -> list[ChatMessage]:
         """The end of the active path, or of the path to a message, oldest first."""
         await self.service._check_owner(chat_id)
         page = await self.service._store.page(chat_id, upto=upto, limit=limit)
-        return msgspec.json.decode(encode(page.items), type=list[ChatMessage])
+        return _show(page)
+
+    async def list_whole_path(self, chat_id: str, *, upto: str | None = None) -> list[ChatMessage]:
+        """The same, to its beginning."""
+        await self.service._check_owner(chat_id)
+        page = await self.service._store.page(chat_id, upto=upto, limit=PATH_AT_ONCE)
+        pages = [_show(page)]
+        while page.has_more:
+            page = await self.service._store.page(chat_id, before=page.items[0].id, limit=PATH_AT_ONCE)
+            pages.append(_show(page))
+        return [message for shown in reversed(pages) for message in shown]
+
+    async def find_answering(self, chat_id: str, message_id: str, *, resumed: bool = False) -> TurnStart | None:
+        """The start of the last turn that answers this message, whether it runs or has ended.
+
+        With `resumed`, the place where it got the results that it waited for last; None if it got none.
+        """
+        await self.service._check_owner(chat_id)
+        turn = await self.service._store.answering(chat_id, message_id)
+        if turn is None or len(turn.starts) <= resumed:
+            return None
+        if resumed:
+            return start_at(chat_id, turn.starts[-1], turn.turn_id)
+        return start_at(chat_id, turn.starts[0], turn.turn_id, len(turn.starts) - 1)
+
+    async def find_queued(self, chat_id: str, is_wanted: Callable[[Sequence[Block]], bool]) -> TurnStart | None:
+        """The start of the turn of a queued message, which has not begun."""
+        now = await self.get_status(chat_id)  # first: when the message enters history, readers have to learn it
+        for queued in (await self.service.list_queue(chat_id)).items:
+            if is_wanted(queued.blocks):
+                return start_at(chat_id, now.seq)._replace(queued=queued.id)
+        return None
 
     async def list_whole_path(self, chat_id: str, *, upto: str | None = None) -> list[ChatMessage]:
         """All of the active path, or of the path to a message, oldest first. It is read in pieces."""
@@ -310,6 +343,10 @@ class ConversationService:
                 answered += event.kind == "action"
             seq = below
         return start_at(chat_id, first, now.turn_id, answered)
+
+
+def _show(page: Page) -> list[ChatMessage]:
+    return msgspec.json.decode(encode(page.items), type=list[ChatMessage])
 
 
 def read_metadata(labels: Sequence[str]) -> dict[str, str]:

@@ -33,11 +33,13 @@ def note_in(blocks: Sequence[Block], request: dict[str, Any]) -> list[Block]:
 
 def read_request(message: ChatMessage) -> dict[str, Any]:
     """The note in this message; empty for a message that came in another way."""
-    for block in reversed(message.blocks):
-        found = (getattr(block, "metadata", None) or {}).get(REQUEST)
-        if isinstance(found, dict):
-            return found
-    return {}
+    return next((note for block in reversed(message.blocks) if (note := read_note(block))), {})
+
+
+def read_note(block: Block) -> dict[str, Any]:
+    """The note in this block; empty if it has none."""
+    found = (getattr(block, "metadata", None) or {}).get(REQUEST)
+    return found if isinstance(found, dict) else {}
 
 
 def strip_request(blocks: list[Block]) -> list[Block]:

@@ -25,7 +25,7 @@ from indelible.store.journal.append import Appended, JournalRow
 from indelible.store.payloads import C, ChatPatch, Payload, ToolResultsInput, UserInput
 from indelible.store.queries.attempts import AttemptView
 from indelible.store.queries.changes import Changes, Resumption
-from indelible.store.queries.chat_view import AttemptName, ChatStatus, ChatView, Event, QueuedMessage
+from indelible.store.queries.chat_view import Answering, AttemptName, ChatStatus, ChatView, Event, QueuedMessage
 from indelible.store.queries.history import Page
 from indelible.store.queries.listing import ALL_CHATS, ChatCount, ChatFilter, ChatSummary, ListCursor
 from indelible.store.queries.liveness import UnheldStop, Vacancy
@@ -291,6 +291,9 @@ class ChatStore(Protocol):
 
     async def events(self, chat_id: str, *, after: int, limit: int = 1000) -> list[Event]:
         """The events after number `after`, in order and without gaps."""
+
+    async def answering(self, chat_id: str, message_id: str) -> Answering | None:
+        """The last turn that answers a user's message; None if no turn did."""
 
     async def attempts(
         self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50

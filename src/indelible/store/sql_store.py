@@ -71,10 +71,12 @@ from indelible.store.protocol import ForkPoint, Once, Outcome
 from indelible.store.queries.attempts import AttemptView, load_attempts
 from indelible.store.queries.changes import Changes, Resumption, load_changes, load_positions, load_resumption
 from indelible.store.queries.chat_view import (
+    Answering,
     ChatStatus,
     ChatView,
     Event,
     QueuedMessage,
+    load_answering,
     load_events,
     load_queue,
     load_status,
@@ -387,6 +389,9 @@ class SqlStore:
 
     async def events(self, chat_id: str, *, after: int, limit: int = 1000) -> list[Event]:
         return await self._ask(load_events, chat_id, after=after, limit=limit)
+
+    async def answering(self, chat_id: str, message_id: str) -> Answering | None:
+        return await self._read(load_answering, chat_id, message_id)
 
     async def work(self, chat_id: str) -> OpenWork:
         return await self._read(load_work, chat_id)

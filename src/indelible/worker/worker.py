@@ -101,10 +101,14 @@ class Worker:
         self._idle.set()
 
     def stop(self) -> None:
-        """Claim no more chats, let running replies end for `drain_s`, hand over the others, and end."""
-        self._drain_until_s = self._deps.clock.monotonic() + self._deps.settings.drain_s
-        self._stopping = True
-        self._woken.set()
+        """Claim no more chats, let running replies end for `drain_s`, hand over the others, and end.
+
+        Only the first call counts.
+        """
+        if not self._stopping:
+            self._drain_until_s = self._deps.clock.monotonic() + self._deps.settings.drain_s
+            self._stopping = True
+            self._woken.set()
 
     async def run(self) -> None:
         await self._deps.store.beat(self.id)

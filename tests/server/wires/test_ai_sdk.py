@@ -6,11 +6,12 @@ import json
 from typing import Any
 
 import aiohttp
+import pytest
 from tests.support.app_harness import AppHarness
 from tests.support.running_server import RunningServer, say, say_half
 from tests.support.waiting import deadline
 
-from indelible.content import ToolSpec
+from indelible.content import Text, ToolSpec
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step
 
@@ -21,6 +22,23 @@ def user(id_: str, text: str) -> dict[str, Any]:
     return {"id": id_, "role": "user", "parts": [{"type": "text", "text": text}]}
 
 
+def assistant(id_: str, text: str) -> dict[str, Any]:
+    return {**user(id_, text), "role": "assistant"}
+
+
+def read_ui_text(message: dict[str, Any]) -> str:
+    return "".join(part["text"] for part in message["parts"] if part["type"] == "text")
+
+
+def read_prompt(model: ScriptedModel) -> list[str]:
+    """What the model got last."""
+    said = [
+        (message.role, [block.text for block in message.blocks if isinstance(block, Text)])
+        for message in model.calls[-1].messages
+    ]
+    return [f"{role}: {', '.join(texts)}" for role, texts in said]
+
+
 class Hook:
     """What `useChat` keeps, in short: it posts all its messages, and reads chunks."""
 
@@ -29,7 +47,8 @@ class Hook:
         self.name = name
 
     async def post(self, *messages: dict[str, Any], **more: Any) -> list[Any]:
-        body = {"id": self.name, "messages": list(messages), "trigger": "submit-message", **more}
+        body: dict[str, Any] = {"id": self.name, "trigger": "submit-message", **more}
+        body |= {"messages": list(messages)} if messages else {}
         async with self.server.request("POST", "//ai-sdk/chat", json=body) as response:
             assert response.status == 200, await response.text()
             assert response.headers["x-vercel-ai-ui-message-stream"] == "v1"
@@ -84,6 +103,126 @@ async def test_a_chat_is_sent_to_edited_and_regenerated(harness: AppHarness) -> 
     assert len((await server.client.get_tree(chat["id"]))["items"]) == 7
 
 
+@pytest.mark.both_databases
+async def test_what_never_arrived_comes_with_the_next_message_in_order_and_without_what_nobody_said(
+    harness: AppHarness,
+) -> None:
+    model = ScriptedModel([say("Hello."), say("Both."), say("One."), say("Edited.")])
+    hook = Hook(await harness.start_server(model))
+    first = await hook.post(user("u1", "Hi"))
+    reply = assistant(first[0]["messageId"], "Hello.")
+    shown = [
+        user("u1", "Hi"),
+        reply,
+        user("u2", "Lost"),
+        assistant("made-up", "I was never asked."),
+        user("u3", "Next"),
+    ]
+    second = await hook.post(*shown)
+    assert text_of(second) == "Both."
+    assert read_prompt(model) == ["user: Hi", "assistant: Hello.", "user: Lost, Next"]
+    loaded = await hook.load()
+    assert [(message["id"], read_ui_text(message)) for message in loaded] == [
+        ("u1", "Hi"),
+        (reply["id"], "Hello."),
+        ("u2", "Lost"),
+        ("u3", "Next"),
+        (second[0]["messageId"], "Both."),
+    ]
+    again = await hook.post(*shown[:3], trigger="regenerate-message", messageId="u2")
+    assert text_of(again) == "One."
+    assert read_prompt(model)[-1] == "user: Lost"
+    assert [message["id"] for message in await hook.load()][:3] == ["u1", reply["id"], "u2"]
+    await hook.post(*loaded[:3], user("u3", "New"), messageId="u3")  # it is unknown by now
+    assert read_prompt(model)[-3:] == ["user: Lost", "assistant: One.", "user: New"]
+
+
+@pytest.mark.both_databases
+async def test_the_last_of_several_messages_is_edited_and_those_above_it_stay(harness: AppHarness) -> None:
+    model = ScriptedModel([say("Hello."), say("Edited.")])
+    hook = Hook(await harness.start_server(model))
+    (chat_id,) = [(await hook.server.client.create_chat())["id"]]
+    hook.name = chat_id
+    await hook.post(user("u1", "Lost"), user("u2", "Next"))
+    assert text_of(await hook.post(user("u1", "Lost"), user("u2", "Better"), messageId="u2")) == "Edited."
+    assert read_prompt(model) == ["user: Lost, Better"]
+
+
+async def test_a_message_that_never_arrived_is_answered_when_it_is_regenerated(harness: AppHarness) -> None:
+    model = ScriptedModel([say("Hello."), say("There.")])
+    hook = Hook(await harness.start_server(model))
+    first = await hook.post(user("u1", "Hi"))
+    shown = [user("u1", "Hi"), assistant(first[0]["messageId"], "Hello."), user("u2", "Lost")]
+    assert text_of(await hook.post(*shown, trigger="regenerate-message")) == "There."
+    assert read_prompt(model)[-1] == "user: Lost"
+
+
+async def test_messages_that_have_other_ids_in_the_hook_are_not_sent_again(harness: AppHarness) -> None:
+    model = ScriptedModel([say("Hello."), say("There.")])
+    hook = Hook(await harness.start_server(model))
+    await hook.post(user("u1", "Hi"))
+    await hook.post(user("other", "Hi"), assistant("another", "Hello."), user("u2", "Next"))
+    assert read_prompt(model) == ["user: Hi", "assistant: Hello.", "user: Next"]
+
+
+async def test_the_last_message_is_enough(harness: AppHarness) -> None:
+    """`prepareSendMessagesRequest` of the SDK's guide on persistence: `message` in place of `messages`."""
+    model = ScriptedModel([say("Hello."), say("There."), say("Anew."), say("Again.")])
+    hook = Hook(await harness.start_server(model))
+    await hook.post(message=user("u1", "Hi"))
+    reply = await hook.post(message=user("u2", "More"))
+    assert read_prompt(model) == ["user: Hi", "assistant: Hello.", "user: More"]
+    assert text_of(await hook.post(trigger="regenerate-message", messageId=reply[0]["messageId"])) == "Anew."
+    assert text_of(await hook.post(trigger="regenerate-message")) == "Again."
+    assert read_prompt(model) == ["user: Hi", "assistant: Hello.", "user: More"]
+
+
+@pytest.mark.both_databases
+async def test_a_request_that_is_repeated_after_its_reply_streams_that_reply_again(harness: AppHarness) -> None:
+    model = ScriptedModel([say("Hello."), say("There."), say("Edited.")])
+    hook = Hook(await harness.start_server(model))
+    first = await hook.post(user("u1", "Hi"))
+    second = await hook.post(user("u1", "Hi"), user("u2", "More"))
+    for _ in range(2):
+        assert await hook.post(user("u1", "Hi"), user("u2", "More")) == second
+        assert await hook.post(user("u1", "Hi")) == first
+    edited = await hook.post(user("u1", "Hi"), user("u2", "Less"), messageId="u2")
+    assert await hook.post(user("u1", "Hi"), user("u2", "Less"), messageId="u2") == edited
+    assert text_of(edited) == "Edited."
+    assert len(model.calls) == 3
+
+
+async def test_a_message_that_waits_in_the_queue_is_not_sent_again(harness: AppHarness) -> None:
+    """The worker that would end the reply is frozen: the message that interrupts it waits."""
+    frozen = await harness.start_worker(ScriptedModel([say_half("One")]))
+    server = await harness.start_server(worker=False, model="demo")
+    hook = Hook(server)
+    shown: list[dict[str, Any]] = [user("u1", "Hi")]
+    async with server.request("POST", "//ai-sdk/chat", json={"id": hook.name, "messages": shown}) as response:
+        await read_chunks(response, until="text-delta")
+    await harness.kill_worker(frozen)
+    shown.append(user("u2", "Other"))
+    for _ in range(2):
+        async with server.request("POST", "//ai-sdk/chat", json={"id": hook.name, "messages": shown}) as response:
+            assert (await read_chunks(response, until="start"))[0]["messageId"].startswith("reply-queued_")
+    (chat,) = (await server.client.list_chats())["items"]
+    async with server.request("GET", f"/chats/{chat['id']}/queue") as response:
+        assert len((await response.json())["items"]) == 1
+
+
+async def test_a_long_chat_is_shown_from_its_beginning_and_its_first_message_can_be_edited(
+    harness: AppHarness,
+) -> None:
+    hook = Hook(await harness.start_server(ScriptedModel([say("Hello."), say("Edited.")])))
+    given = [(user if at % 2 == 0 else assistant)(f"m{at}", str(at)) for at in range(451)]
+    await hook.post(*given)
+    loaded = await hook.load()
+    assert [read_ui_text(message) for message in loaded] == [*map(str, range(451)), "Hello."]
+    assert [message["id"] for message in loaded[:451:2]] == [f"m{at}" for at in range(0, 451, 2)]
+    assert text_of(await hook.post(user("m0", "Anew"), messageId="m0")) == "Edited."
+    assert [read_ui_text(message) for message in await hook.load()] == ["Anew", "Edited."]
+
+
 async def test_a_running_reply_is_resumed_stopped_and_kept(harness: AppHarness) -> None:
     server = await harness.start_server(ScriptedModel([say_half("Once", " upon"), say("New.")]))
     hook = Hook(server)
@@ -132,6 +271,7 @@ async def test_a_tool_of_the_browser_is_answered_into_the_same_message(harness: 
     call |= {"state": "output-available", "output": {"answer": 42}}
     second = await hook.post(asked, reply, messageId=reply["id"])
     assert (text_of(second), second[0]["messageId"]) == ("Done.", reply["id"])
+    assert await hook.post(asked, reply, messageId=reply["id"]) == second
     assert [part["type"] for part in (await hook.load())[1]["parts"]] == [
         "step-start",
         "tool-ask",

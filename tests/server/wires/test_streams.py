@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import openai
+import pytest
 from tests.server.wires.wire_clients import open_openai, text_of_events
 from tests.support.app_harness import AppHarness
 from tests.support.running_server import say, say_half
@@ -48,16 +50,22 @@ async def test_a_disconnect_at_the_first_event_leaves_nothing_stuck(harness: App
 
 
 async def test_a_stream_ends_with_its_server_and_is_resumed_on_the_next(harness: AppHarness) -> None:
-    """Two servers on one database: the first one shuts down, and its client continues on the second."""
+    """Two servers on one database: the first one shuts down, its client notices and continues on the second."""
     worker = await harness.start_worker(ScriptedModel([say_half("Once")]))
     leaving = await harness.start_server(worker=False, model="demo")
     other = await harness.start_server(worker=False, model="demo")
     async with open_openai(leaving) as client, open_openai(other) as elsewhere, deadline():
         seen: list[Any] = []
-        async for event in await client.responses.create(input="Hi", stream=True, background=True):
-            seen.append(event)
-            if event.type == "response.output_text.delta":
-                leaving.server.begin_shutdown()
+        stream = await client.responses.create(input="Hi", stream=True, background=True)
+
+        async def read() -> None:
+            async for event in stream:
+                seen.append(event)
+                if event.type == "response.output_text.delta":
+                    leaving.process.shut_down()
+
+        with pytest.raises(openai.APIConnectionError):
+            await read()
         assert seen[-1].type == "response.output_text.delta"
         await harness.stop_worker(worker)
         await harness.start_worker(ScriptedModel([say(" upon.")]))

@@ -36,7 +36,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from indelible.server.limits.uploads import MIN_BYTES_PER_S, is_large
 from indelible.server.problem_details import make_problem
-from indelible.server.streaming.transport import GatheringTransport
+from indelible.server.streaming.transport import ABORT, GatheringTransport
 from indelible.settings import Settings
 
 _log: Final = logging.getLogger(__name__)
@@ -241,6 +241,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._since_s = self.loop.time()
         self._body_left_bytes = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
         super().on_headers_complete()
+        self.scope["extensions"] = {ABORT: {"close": partial(self._abort, self.cycle)}}
         self._is_large = is_large(self.scope["path"])
 
     def on_body(self, body: bytes) -> None:
@@ -288,6 +289,11 @@ class LimitedConnection(HttpToolsProtocol):
         else:
             self._is_refused = True
             self.transport.close()
+
+    def _abort(self, cycle: Any) -> None:
+        """Close before the response is complete; what its client has not accepted yet is not waited for."""
+        cycle.disconnected = True  # or uvicorn would log that the response has no end
+        self.transport.abort()
 
     def _refuse(self, problem: Response) -> None:
         """Answer, unless a response has begun already, and close."""

@@ -3,7 +3,8 @@
 The first event is `accepted`: the result of the command, which is on disk by then, as the JSON response would be. Then
 comes the chat's feed from there on, until the chat rests: it is idle, in error, or waits for the client's tools. Every
 event has its cursor, so a client that loses the connection reads on at `GET …/events`, and a repeated request with
-the same `Idempotency-Key` gets the reply from its beginning.
+the same `Idempotency-Key` gets the reply from its beginning. While the server drains, the stream goes on: its client
+has asked for this reply, and may be none that reconnects.
 
 The response of a command must never say that it failed because of what comes after it. So if no more feeds may be
 opened, the server is shutting down, or the token may write and not read, the client gets the usual JSON.
@@ -58,8 +59,8 @@ class Answers:
     def _open_reader(self, chat_id: str, cursor: str) -> AbstractAsyncContextManager[Reader]:
         feed = self._state.app.feed
         if self._may_be_repeated:  # the result may be of yesterday
-            return feed.open(chat_id, cursor, user_id=self._user_id)
-        return feed.follow(chat_id, cursor)
+            return feed.open(chat_id, cursor, user_id=self._user_id, stays=lambda: True)
+        return feed.follow(chat_id, cursor, stays=lambda: True)
 
 
 async def get_answers(request: Request) -> Answers:

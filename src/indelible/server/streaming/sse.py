@@ -8,6 +8,9 @@ This module speaks ASGI itself instead of using a streaming response: it is the 
 task and a queue per piece would cost more than everything else. A disconnect ends the response, and so does a send that
 takes too long because the client does not read. Neither is an error, and neither stops the reply (P7).
 
+A response that ends before its subject does (`is_cut`) must not look complete: its connection is aborted, so that the
+chunked body has no end, and every HTTP client raises. So is one whose client does not read.
+
 The response joins the feed when it starts, not before: a response that never starts leaves no reader behind. A chat
 that was deleted by then, or is another user's, is an ordinary 404.
 
@@ -28,6 +31,7 @@ from indelible.feed import ListReader, Reader
 from indelible.server.access.security_headers import DATA_HEADERS
 from indelible.server.head_requests import refuse_head
 from indelible.server.streaming.sse_pieces import Events, iterate_pieces
+from indelible.server.streaming.transport import abort
 
 _COMMENT: Final = b": still here\n\n"
 _HEADERS: Final = [
@@ -60,6 +64,7 @@ class FeedResponse(Response):
         self._sending_since_s: float | None = None
         self._comment: asyncio.Future[None] | None = None
         self.more_headers: list[tuple[bytes, bytes]] = []
+        self.is_cut = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refuse_head(scope)
@@ -71,11 +76,13 @@ class FeedResponse(Response):
                 if sending.done():
                     sending.result()
             except (TimeoutError, OSError):
-                return
+                self.is_cut = True
             finally:
                 for task in (sending, leaving):
                     task.cancel()
                 await asyncio.gather(sending, leaving, return_exceptions=True)
+        if self.is_cut:
+            abort(scope)
 
     async def _watch(self, tasks: list[asyncio.Task[None]], send: Send) -> None:
         """Until a task ends: send a comment at every interval, and raise `TimeoutError` if a piece is not accepted.
@@ -111,8 +118,9 @@ class FeedResponse(Response):
         self._sending_since_s = None
         await self._send_events(reader, send)
         await self.wait_for_comment()
-        self._sending_since_s = now()
-        await _send_piece(send, b"", is_last=True)
+        if not self.is_cut:
+            self._sending_since_s = now()
+            await _send_piece(send, b"", is_last=True)
 
     async def _send_events(self, reader: Events, send: Send) -> None:
         now = asyncio.get_running_loop().time

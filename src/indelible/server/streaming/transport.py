@@ -1,17 +1,25 @@
-"""Writing the head of a response together with its body.
+"""Writing the head of a response together with its body, and cutting a response that has no end.
 
 uvicorn writes the two one after the other, and each write is a packet, which costs the kernel, and the client that is
 woken by it, as much as a short request costs us. So the head is held back until the next write, or until the event loop
 has run everything that is ready, whichever comes first. Nothing waits for it.
 
 What is written to a connection that is gone goes nowhere: whoever writes learns of it from the protocol, not from here.
+
+ASGI cannot say that a response breaks off: whoever just ends it makes a part look like the whole. `abort` closes the
+connection instead. The chunked body then lacks its last chunk, which every HTTP client reports.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
+from starlette.types import Scope
+
+ABORT: Final = "indelible.abort"
+"""The extension of ASGI that limits/connections.py gives to each request."""
 _HEAD: Final = b"HTTP/1.1 "
 
 
@@ -44,3 +52,9 @@ class GatheringTransport:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
+
+
+def abort(scope: Scope) -> None:
+    """Close the connection of a response that has begun and is not complete."""
+    close: Callable[[], None] = scope["extensions"][ABORT]["close"]
+    close()

@@ -5,11 +5,15 @@ a disconnect stops nothing, and a client that does not read holds up nobody. The
 together are sent together. A reader that fell too far behind gets `resync` on the native feed; here the stream
 continues from the reader's true position instead, because its client knows no snapshots.
 
+A client of a wire has no cursor either. So at shutdown its reader *stays* while the process drains, and a stream that
+has to end before its turn does (the drain is over, the chat was deleted) is cut: its connection is aborted, which every
+SDK raises on. A stream that merely ended would pass for a complete reply.
+
 `on_leave` is called if the client disconnects before the end: the setting `completions_on_disconnect` may stop the
 reply then. It runs in the response's own task, so that no task is left without a parent.
 
 Must stay true (tests/server/wires/test_streams.py): a stream that is cut at any frame leaves nothing running, and the
-reply is finished; at shutdown a stream ends without its last frame, and a later replay has it.
+reply is finished. tests/server/test_draining.py: at shutdown a stream is whole, or its client raises.
 """
 
 from __future__ import annotations
@@ -50,7 +54,7 @@ class WireStream(FeedResponse):
         on_leave: Leave | None = None,
         on_end: Leave | None = None,
     ) -> None:
-        super().__init__(lambda: feed.open(start.chat_id, self._after, user_id=user_id), pace=pace)
+        super().__init__(lambda: feed.open(start.chat_id, self._after, user_id=user_id, stays=lambda: True), pace=pace)
         self._after: str | None = start.cursor
         self._projection = projection
         self._skip = skip
@@ -72,6 +76,7 @@ class WireStream(FeedResponse):
         while goes_on:
             async with self._open_reader() as again:
                 goes_on = await self._follow(again, send)
+        self.is_cut = not self._projection.is_over
 
     async def _follow(self, reader: Events, send: Send) -> bool:
         """Send until the turn is over or nothing more comes; True if the reader has to begin again where it is."""
@@ -105,12 +110,31 @@ class WireStream(FeedResponse):
             await self.send_timed(b"".join(frames), send)
 
 
-async def collect(feed: Feed, start: TurnStart, projection: TurnProjection) -> None:
-    """Project the turn to its end. Raises `NotReady` if the process shuts down first."""
+async def collect(
+    request: Request, feed: Feed, start: TurnStart, projection: TurnProjection, *, on_leave: Leave | None = None
+) -> None:
+    """Project the turn to its end; if the client disconnects first, call `on_leave` and continue.
+
+    Raises `NotReady` if the process shuts down first. It drains for a client that is still there.
+    """
+    leaving = asyncio.create_task(_wait_for_leave(request), name="watching for a disconnect")
+    reading = asyncio.create_task(_read_turn(feed, start, projection, leaving), name="reading a turn")
+    try:
+        await asyncio.wait([reading, leaving], return_when=asyncio.FIRST_COMPLETED)
+        if not reading.done() and on_leave is not None:
+            await on_leave()
+        await reading
+    finally:
+        for task in (reading, leaving):
+            task.cancel()
+        await asyncio.gather(reading, leaving, return_exceptions=True)
+
+
+async def _read_turn(feed: Feed, start: TurnStart, projection: TurnProjection, leaving: asyncio.Task[None]) -> None:
     projection.begin()
     after: str | None = start.cursor
     while after is not None:
-        async with feed.open(start.chat_id, after) as reader:
+        async with feed.open(start.chat_id, after, stays=lambda: not leaving.done()) as reader:
             after = await _project(reader, projection)
 
 
@@ -137,24 +161,6 @@ async def project_stored(events: AsyncIterator[FeedEvent], projection: TurnProje
             projection.project(event)
             if projection.is_over:
                 return
-
-
-async def run_unless_left(request: Request, work: Awaitable[object], *, on_leave: Leave | None) -> None:
-    """Run this; if the client disconnects first, call `on_leave` and continue. Without one, nothing is watched."""
-    if on_leave is None:
-        await work
-        return
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_wait_for_leave(request))
-    try:
-        await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            await on_leave()
-        await working
-    finally:
-        for task in (working, leaving):
-            task.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
 
 
 async def _wait_for_leave(request: Request) -> None:

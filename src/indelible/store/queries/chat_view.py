@@ -21,7 +21,7 @@ from indelible.content.assemble import assemble
 from indelible.errors import ChatNotFound
 from indelible.ids import is_id
 from indelible.machine.events import ShownQueued
-from indelible.machine.states import IfBusy
+from indelible.machine.states import IfBusy, Status
 from indelible.store.commands.facts import load_end
 from indelible.store.commands.totals import Totals
 from indelible.store.database.tables.enumerations import DebugMode
@@ -36,6 +36,8 @@ _MESSAGE: Final = ("blocks", "reason", "provider", "model", "response_id", "cont
 _EVENTS: Final = """
     SELECT seq, kind, ref, payload, at FROM events WHERE chat_id = $1 AND seq > $2 ORDER BY seq LIMIT $3
     """
+_ANSWERING: Final = "SELECT id FROM turns WHERE chat_id = $1 AND message_id = $2 ORDER BY number DESC LIMIT 1"
+_CHANGES: Final = "SELECT seq, payload FROM events WHERE chat_id = $1 AND kind = 'status' AND ref = $2 ORDER BY seq"
 _JOURNAL: Final = """
     SELECT n, parts, at FROM journal
     WHERE chat_id = $1 AND attempt_id = $2 AND (n > $3 OR n = 0)
@@ -120,6 +122,13 @@ class ChatStatus(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     turn_id: str | None
     seq: int
+
+
+class Answering(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn that answers a message. `starts` are the events with which it began, and was resumed after each wait."""
+
+    turn_id: str
+    starts: list[int]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,6 +236,16 @@ def to_message(row: Row) -> Message:
 async def load_events(transaction: Transaction, chat_id: str, *, after: int, limit: int = 1000) -> list[Event]:
     """The events after number `after`, in order."""
     return [to_event(row) for row in await transaction.all(_EVENTS, chat_id, after, limit)]
+
+
+async def load_answering(transaction: Transaction, chat_id: str, message_id: str) -> Answering | None:
+    """The last turn that answers this message, if there was one."""
+    turn = await transaction.one(_ANSWERING, chat_id, message_id)
+    if turn is None:
+        return None
+    changes = await transaction.all(_CHANGES, chat_id, turn["id"])
+    starts = [row["seq"] for row in changes if msgspec.json.decode(row["payload"])["status"] == Status.RUNNING]
+    return Answering(turn_id=turn["id"], starts=starts)
 
 
 def to_event(row: Row) -> Event:

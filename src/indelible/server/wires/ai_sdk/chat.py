@@ -1,7 +1,8 @@
 """`/ai-sdk/chat`: the endpoint that `useChat` and `DefaultChatTransport` post to, and its resume route.
 
-The hook sends its whole list of messages with every request. The server has the conversation already, so only what is
-new in it counts: the last message of the user, an edit of one, a regeneration, or the outputs of the client's tools.
+The hook sends its whole list of messages with every request, or only the last one, as `message`. The server has the
+conversation already, so only what is new in it counts: what the user says, an edit, a regeneration, or the outputs of
+the client's tools. Messages of the user that never arrived, because the server was away, come along with the next one.
 A chat that the hook has named and that does not exist yet begins with the given messages.
 
 A reply does not stop when its reader leaves: reloads and lost connections look like `stop()` of the hook. The stop that
@@ -9,33 +10,39 @@ reaches the server is `POST …/stop`. A message that arrives while a reply runs
 it only on their screen expect that.
 
 Must stay true (tests/server/wires/test_ai_sdk.py): a resumed stream has the whole reply from its beginning, with the
-same ids; a message that is posted twice is sent once.
+same ids; a message that is posted twice is sent once, and gets its reply again; what the user sees of their own
+messages, the model gets, in that order, and nothing that the assistant never said.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from indelible.content import Block, ToolResult
+from indelible.content import ToolResult
 from indelible.errors import Invalid
 from indelible.server.dependencies import Reads, ReadyState, ServerState, State, Writes, answer_json
 from indelible.server.limits.feed_slots import WithSlot
 from indelible.server.wires.ai_sdk.messages import (
     find_user_message,
+    get_ui_id,
+    is_in,
+    list_unsent,
     name_reply,
     read_outputs,
     read_ui_messages,
     read_user_blocks,
+    split_user,
     write_ui_messages,
 )
 from indelible.server.wires.ai_sdk.projection import HEADERS, UiMessageProjection
 from indelible.server.wires.content import divide
 from indelible.server.wires.requests import WireBody, read_body
 from indelible.server.wires.streaming import WireStream
-from indelible.service.conversations import ConversationService, Given, TurnSettings, TurnStart, note_request, start_of
+from indelible.service.conversations import PATH_AT_ONCE, ConversationService, TurnSettings, TurnStart, start_of
 from indelible.service.local import LocalService
 from indelible.service.results import ChatMessage
 
@@ -46,18 +53,23 @@ class ChatRequest(WireBody):
     """What the transport posts. `model` and `system` may be set in its `body`."""
 
     id: str
-    messages: list[dict[str, Any]]
+    messages: list[dict[str, Any]] | None = None
+    message: dict[str, Any] | None = None
     trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
     messageId: str | None = None  # noqa: N815 - the wire's own name
     model: str | None = None
     system: str | None = None
+
+    @property
+    def given(self) -> list[dict[str, Any]]:
+        return self.messages or ([] if self.message is None else [self.message])
 
 
 @router.post("/chat")
 async def post_chat(request: Request, state: ReadyState, service: Reads, once: Writes) -> Response:
     """Send, edit, regenerate or bring outputs of tools, and stream the reply."""
     body = await read_body(request, ChatRequest)
-    if not body.messages:
+    if not body.given and body.trigger != "regenerate-message":
         raise Invalid("messages: at least one is needed.")
     state.feed_slots.check(await service.get_user_id())
     conversations = ConversationService(service, once)
@@ -94,7 +106,7 @@ async def list_ui_messages(name: str, state: State, service: Reads) -> Response:
         return answer_json([])
     start = await conversations.find_running(chat_id)
     upto = None if start is None else (await conversations.find_origin(chat_id, start.seq)).id
-    path = await conversations.list_path(chat_id, upto=upto)
+    path = await conversations.list_whole_path(chat_id, upto=upto)
     action = (await service.get_chat(chat_id)).action
     awaited = frozenset(call.name for call in action.calls) if action is not None else frozenset()
     return answer_json(write_ui_messages(path, awaited | state.client_tools))
@@ -113,25 +125,30 @@ async def _stream(state: ServerState, service: LocalService, start: TurnStart, a
 
 
 async def _start(conversations: ConversationService, chat_id: str, body: ChatRequest) -> tuple[TurnStart, str]:
-    """Start the turn; returns where, and the message that it answers."""
-    last = body.messages[-1]
+    """Start the turn, or find the one that an earlier request started; returns where, and the message it answers."""
+    last = body.given[-1] if body.given else {}
     if not await conversations.exists(chat_id):
         return await _begin(conversations, chat_id, body)
+    ui_id = get_ui_id(last)
+    queued = await conversations.find_queued(chat_id, lambda blocks: ui_id is not None and is_in(blocks, ui_id))
     path = await conversations.list_path(chat_id)
+    if queued is not None and queued.queued is not None:
+        return queued, queued.queued
     if body.trigger == "regenerate-message":
-        asked = _find(path, body.messageId or str(last.get("id")))
-        accepted = await conversations.service.regenerate(chat_id, asked.id, model=body.model)
-        return start_of(chat_id, accepted), asked.id
-    if last.get("role") == "assistant":
+        named = (body.messageId, ui_id) if body.messageId or ui_id else (_last_asked(path),)
+        asked = await _find(conversations, chat_id, path, *named)
+        if asked is not None:
+            return await _regenerate(conversations, chat_id, asked, body, ui_id)
+        if last.get("role") != "user":
+            raise Invalid(f"messageId: this chat has no message {str(body.messageId)[:100]!r}.")
+    elif last.get("role") == "assistant":
         return await _bring_outputs(conversations, chat_id, last, path)
-    blocks = _note_id(read_user_blocks(last), last)
-    if body.messageId is not None:
-        edited = _find(path, body.messageId)
-        accepted = await conversations.service.edit(chat_id, edited.id, blocks, model=body.model)
-        return start_of(chat_id, accepted), accepted.message or edited.id
-    known = find_user_message(path, str(last.get("id")))
-    if known is not None and known.id == _last_asked(path):
+    elif (edited := await _find(conversations, chat_id, path, body.messageId)) is not None:
+        return await _edit(conversations, chat_id, edited, body)
+    known = find_user_message(path, ui_id or "")
+    if known is not None:
         return await _join(conversations, chat_id, known)
+    blocks = [block for message in list_unsent(path, body.given) for block in read_user_blocks(message)]
     start = await conversations.interject(chat_id, blocks, if_busy="interrupt", model=body.model)
     asked_id = start.message_id or start.queued
     assert asked_id is not None
@@ -140,12 +157,35 @@ async def _start(conversations: ConversationService, chat_id: str, body: ChatReq
 
 async def _begin(conversations: ConversationService, chat_id: str, body: ChatRequest) -> tuple[TurnStart, str]:
     """A chat that the hook has named: it begins with the hook's messages."""
-    system, given = divide(read_ui_messages(body.messages))
-    noted = Given(history=given.history, blocks=_note_id(given.blocks, body.messages[-1]), progress=given.progress)
+    system, given = divide(read_ui_messages(body.given))
     settings = TurnSettings(model=body.model, system=body.system or system)
-    start = await conversations.create(chat_id, noted, settings)
+    start = await conversations.create(chat_id, given, settings)
     origin = await conversations.find_origin(chat_id, start.seq)
     return start, origin.id
+
+
+async def _edit(
+    conversations: ConversationService, chat_id: str, edited: ChatMessage, body: ChatRequest
+) -> tuple[TurnStart, str]:
+    """Replace a message of the hook, and what came after it."""
+    above, _ = split_user(edited, body.messageId)
+    blocks = above + read_user_blocks(body.given[-1])
+    if blocks == edited.blocks:
+        return await _join(conversations, chat_id, edited)
+    accepted = await conversations.service.edit(chat_id, edited.id, blocks, model=body.model)
+    return start_of(chat_id, accepted), accepted.message or edited.id
+
+
+async def _regenerate(
+    conversations: ConversationService, chat_id: str, asked: ChatMessage, body: ChatRequest, ui_id: str | None
+) -> tuple[TurnStart, str]:
+    """Answer a message of the hook anew. What was stored together with it, below it, the hook shows no more."""
+    _, kept = split_user(asked, ui_id)
+    if kept == asked.blocks:
+        accepted = await conversations.service.regenerate(chat_id, asked.id, model=body.model)
+    else:
+        accepted = await conversations.service.edit(chat_id, asked.id, kept, model=body.model)
+    return start_of(chat_id, accepted), accepted.message or asked.id
 
 
 async def _bring_outputs(
@@ -155,31 +195,40 @@ async def _bring_outputs(
     outputs = read_outputs(reply)
     awaited = [] if action is None else [call.id for call in action.calls]
     results: list[ToolResult] = [outputs[call_id] for call_id in awaited if call_id in outputs]
-    if not results:
-        raise Invalid("No call of this chat waits for these outputs.")
-    start = await conversations.submit(chat_id, results)
-    return start, _last_asked(path) or str(reply.get("id"))
+    if results:
+        start = await conversations.submit(chat_id, results)
+        return start, _last_asked(path) or str(reply.get("id"))
+    asked = find_user_message(path, get_ui_id(reply) or "")
+    given = {block.call_id for message in path for block in message.blocks if isinstance(block, ToolResult)}
+    if asked is not None and outputs and given.issuperset(outputs):
+        resumed = await conversations.find_answering(chat_id, asked.id, resumed=True)
+        if resumed is not None:
+            return resumed, asked.id
+    raise Invalid("No call of this chat waits for these outputs.")
 
 
 async def _join(conversations: ConversationService, chat_id: str, known: ChatMessage) -> tuple[TurnStart, str]:
-    """The message is here already: the request was repeated, or its answer never arrived."""
-    running = await conversations.find_running(chat_id)
-    if running is not None:
-        return running, known.id
-    accepted = await conversations.service.regenerate(chat_id, known.id)
-    return start_of(chat_id, accepted), known.id
+    """The message is here already: the request was repeated, and gets the same reply, at the same price."""
+    answering = await conversations.find_answering(chat_id, known.id)
+    if answering is None:  # it came in another way, and was never answered here
+        answering = start_of(chat_id, await conversations.service.regenerate(chat_id, known.id))
+    return answering, known.id
 
 
-def _find(path: list[ChatMessage], ui_id: str) -> ChatMessage:
-    found = find_user_message(path, ui_id)
-    if found is None:
-        raise Invalid(f"messageId: this chat has no message {ui_id[:100]!r}.")
-    return found
+async def _find(
+    conversations: ConversationService, chat_id: str, path: list[ChatMessage], *ui_ids: str | None
+) -> ChatMessage | None:
+    """The message of the user that the first of these ids names. Few are above the end of the path."""
+    found = _find_in(path, ui_ids)
+    if found is not None or len(path) < PATH_AT_ONCE or not any(ui_ids):
+        return found
+    return _find_in(await conversations.list_whole_path(chat_id), ui_ids)
+
+
+def _find_in(path: list[ChatMessage], ui_ids: Sequence[str | None]) -> ChatMessage | None:
+    found = (find_user_message(path, ui_id) for ui_id in ui_ids if ui_id)
+    return next((message for message in found if message is not None), None)
 
 
 def _last_asked(path: list[ChatMessage]) -> str | None:
     return next((message.id for message in reversed(path) if message.role == "user"), None)
-
-
-def _note_id(blocks: list[Block], ui_message: dict[str, Any]) -> list[Block]:
-    return note_request(Given(blocks=blocks), {"ui_id": str(ui_message.get("id"))[:200]}).blocks

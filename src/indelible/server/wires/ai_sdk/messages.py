@@ -3,6 +3,9 @@
 The hook gives its messages ids of its own. The id of a user's message is kept in the metadata of its last block, so
 that an edit or a regeneration by that id finds it, before and after a reload. The id of a reply is made from the
 message that it answers.
+
+Messages that the hook could not deliver arrive together with the next one, and are stored as one message with it: the
+model has to answer them together, in the queue as well. Each keeps its id, and is shown on its own (`divide_user`).
 """
 
 from __future__ import annotations
@@ -14,10 +17,11 @@ from indelible.content import Block, File, Message, Reasoning, Text, ToolCall, T
 from indelible.errors import Invalid
 from indelible.server.wires.ai_sdk.projection import read_input
 from indelible.server.wires.content import read_file, write_file_url
-from indelible.service.noted_request import read_request
+from indelible.service.noted_request import note_in, read_note
 from indelible.service.results import ChatMessage
 
 _REPLY: Final = "reply-"
+_MAX_ID: Final = 200
 _DONE: Final = ("output-available", "output-error")
 
 
@@ -26,16 +30,71 @@ def name_reply(message_id: str) -> str:
     return _REPLY + message_id
 
 
-def get_ui_id(message: ChatMessage) -> str:
-    """The id that the hook gave to this message of the user."""
-    return str(read_request(message).get("ui_id") or message.id)
+def divide_user(message: ChatMessage) -> list[tuple[str, list[Block]]]:
+    """What the hook shows of a message of the user: one message or more, each with its id."""
+    shown: list[tuple[str, list[Block]]] = []
+    blocks: list[Block] = []
+    for block in message.blocks:
+        blocks.append(block)
+        if ui_id := _read_ui_id(block):
+            shown.append((ui_id, blocks))
+            blocks = []
+    if blocks or not shown:
+        shown.append((message.id, blocks))
+    return shown
+
+
+def split_user(message: ChatMessage, ui_id: str | None) -> tuple[list[Block], list[Block]]:
+    """The blocks above the hook's message with this id, and those down to its end. Any other id names all of them."""
+    above: list[Block] = []
+    for each, blocks in divide_user(message):
+        if each == ui_id:
+            return above, above + blocks
+        above = above + blocks
+    return [], message.blocks
+
+
+def is_in(blocks: Sequence[Block], ui_id: str) -> bool:
+    """Whether the hook's message with this id is among these blocks."""
+    return ui_id[:_MAX_ID] in map(_read_ui_id, blocks)
+
+
+def _read_ui_id(block: Block) -> str:
+    """The id of the hook's message that ends with this block; empty if none does."""
+    return str(read_note(block).get("ui_id") or "")
+
+
+def get_ui_id(ui_message: dict[str, Any]) -> str | None:
+    """The id that the hook gave to a message; None if it has none."""
+    ui_id = ui_message.get("id")
+    return ui_id[:_MAX_ID] if isinstance(ui_id, str) and ui_id else None
 
 
 def find_user_message(path: Sequence[ChatMessage], ui_id: str) -> ChatMessage | None:
     """The message of the user that this id names: its own, or that of its reply."""
     asked = [message for message in path if message.role == "user"]
-    named = ui_id.removeprefix(_REPLY)
-    return next((message for message in reversed(asked) if named in (message.id, get_ui_id(message))), None)
+    named = ui_id[:_MAX_ID].removeprefix(_REPLY)
+    return next((each for each in reversed(asked) if each.id == named or is_in(each.blocks, named)), None)
+
+
+def list_unsent(path: Sequence[ChatMessage], given: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages of the user that the hook shows and the chat does not have: those after the last that both have.
+
+    What the assistant says among them is the hook's own invention. If both have nothing in common, and the chat is not
+    empty, the hook has given its messages other ids, and only the last one is new for certain.
+    """
+    known = [at for at, message in enumerate(given) if _is_known(path, message)]
+    after = known[-1] + 1 if known else len(given) - 1 if any(message.role == "user" for message in path) else 0
+    return [message for message in given[after:] if message.get("role") == "user"]
+
+
+def _is_known(path: Sequence[ChatMessage], ui_message: dict[str, Any]) -> bool:
+    """Whether the chat has it. A reply with a name of ours proves that the server had what is above it."""
+    ui_id = get_ui_id(ui_message)
+    if ui_id is None:
+        return False
+    is_our_reply = ui_message.get("role") == "assistant" and ui_id.startswith(_REPLY)
+    return is_our_reply or find_user_message(path, ui_id) is not None
 
 
 # --- reading ---
@@ -47,8 +106,10 @@ def read_ui_messages(given: Sequence[dict[str, Any]]) -> list[Message]:
 
 
 def read_user_blocks(ui_message: dict[str, Any]) -> list[Block]:
-    """The content of a user's message."""
-    return [block for part in _parts(ui_message) for block in _read_given(part)]
+    """The content of a user's message, with its id."""
+    blocks = [block for part in _parts(ui_message) for block in _read_given(part)]
+    ui_id = get_ui_id(ui_message)
+    return blocks if ui_id is None or not blocks else note_in(blocks, {"ui_id": ui_id})
 
 
 def read_outputs(ui_message: dict[str, Any]) -> dict[str, ToolResult]:
@@ -132,8 +193,9 @@ def write_ui_messages(path: Sequence[ChatMessage], client_tools: frozenset[str])
     for message in path:
         if message.role in ("user", "system"):
             asked = message.id
-            parts = [part for block in message.blocks for part in _write_given(block)]
-            shown.append({"id": get_ui_id(message), "role": message.role, "parts": parts})
+            for ui_id, blocks in divide_user(message):
+                parts = [part for block in blocks for part in _write_given(block)]
+                shown.append({"id": ui_id, "role": message.role, "parts": parts})
         elif message.role == "assistant":
             if not shown or shown[-1]["role"] != "assistant":
                 shown.append({"id": name_reply(asked or message.id), "role": "assistant", "parts": []})

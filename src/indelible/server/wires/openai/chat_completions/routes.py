@@ -33,7 +33,7 @@ from indelible.server.wires.openai.chat_completions.request import CompletionReq
 from indelible.server.wires.openai.failures import answer_failure
 from indelible.server.wires.openai.models import find_model_name
 from indelible.server.wires.requests import read_body
-from indelible.server.wires.streaming import WireStream, collect, run_unless_left
+from indelible.server.wires.streaming import WireStream, collect
 from indelible.service.conversations import ConversationService, TurnStart
 from indelible.service.inputs import ChatChanges
 
@@ -89,7 +89,7 @@ async def create_completion(
             on_end=on_end,
         )
         return WithSlot(stream, state.feed_slots, user_id)
-    await run_unless_left(request, collect(state.app.feed, start, projection), on_leave=on_leave)
+    await collect(request, state.app.feed, start, projection, on_leave=on_leave)
     if on_end is not None:
         await on_end()
     answer = answer_failure(projection.error) if projection.outcome == "failed" else answer_json(projection.show())

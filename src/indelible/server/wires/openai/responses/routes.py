@@ -72,7 +72,7 @@ async def create_response(request: Request, state: ReadyState, service: Reads, o
     if body.background:
         await project_stored(state.app.feed.replay(start.chat_id, Position(name.seq)), projection)
     else:
-        await collect(state.app.feed, start, projection)
+        await collect(request, state.app.feed, start, projection)
         if not is_kept:
             await forget()
     has_failed = projection.outcome == "failed" and not body.background
