@@ -8,6 +8,7 @@ import { ChatState } from "../core/chat.js";
 import { Drafts } from "../core/drafts.js";
 import { FeedHub } from "../core/feedhub.js";
 import { Outbox } from "../core/outbox.js";
+import { Tab } from "../core/tab.js";
 import { plainText, Thread } from "../core/thread.js";
 import { Attachments } from "./attachments.js";
 import { ChatActions, UNDO_MS } from "./chatactions.js";
@@ -60,7 +61,9 @@ export class Controller {
       api: this.api, storage, user, locks: navigator.locks, onChange: () => this.changed(),
       confirm: async () => this.session.isOver || this.session.load(), onDelivered: (entry, response) => this.#noteDelivery(entry, response),
     });
-    this.drafts = new Drafts({ storage, user });
+    this.tab = new Tab({ storage: sessionStorage, locks: navigator.locks });
+    const ofTab = { storage, user, tab: this.tab.name, findOpenTabs: () => this.tab.findOpen() };
+    this.drafts = new Drafts(ofTab);
   }
 
   // --- drawing ---
@@ -127,7 +130,9 @@ export class Controller {
       }
       this.changed();
     });
+    addEventListener("pageshow", () => this.tab.noteShown());
     addEventListener("pagehide", () => {
+      this.tab.noteLeft();
       this.drafts.flushAll();
       void this.chats.finishDeletions();
     });
