@@ -20,7 +20,7 @@ function Empty({ c }) {
     <span class="drop big" aria-hidden="true"></span>
     <p>Every word is saved as it arrives. Close the tab or restart the server: nothing is lost.</p>
     <div class="starters">${(model === "demo" ? DEMO_STARTERS : STARTERS).map((text) => html`<button type="button" onClick=${() => { c.type(text); if (model === "demo") c.send(); else document.getElementById("message")?.focus(); }}>${text}</button>`)}</div>
-    ${model && html`<p class="faint">You are talking to <strong>${model}</strong>.</p>`}
+    ${model && html`<p class="faint">You are talking to <strong>${model}</strong>${c.nextSystem && html`, with a <button type="button" class="link" onClick=${() => c.show({ kind: "system", chat: null })}>system prompt</button>`}.</p>`}
   </div>`;
 }
 
