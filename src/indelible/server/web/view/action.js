@@ -16,12 +16,19 @@ function pretty(text) {
 /** @param {{c: import("./controller.js").Controller}} props */
 export function Action({ c }) {
   const { calls, deadline_at } = c.chat?.action ?? { calls: [] };
-  const [answers, setAnswers] = useState(/** @type {Record<string, {text: string, failed: boolean}>} */ ({}));
-  const set = (/** @type {string} */ id, /** @type {any} */ change) => setAnswers({ ...answers, [id]: { ...(answers[id] ?? { text: "", failed: false }), ...change } });
+  const kept = Object.fromEntries(calls.map((/** @type {any} */ { id }) => [id, { text: c.unsaved.get(`answer:${id}`), failed: false }]));
+  const [answers, setAnswers] = useState(/** @type {Record<string, {text: string, failed: boolean}>} */ (kept));
+  const set = (/** @type {string} */ id, /** @type {any} */ change) => {
+    setAnswers({ ...answers, [id]: { ...answers[id], ...change } });
+    if ("text" in change) c.unsaved.set(`answer:${id}`, change.text);
+  };
   const submit = (/** @type {Event} */ event) => {
     event.preventDefault();
     const results = calls.map((/** @type {any} */ { id }) => ({ tool_call_id: id, output: answers[id]?.text ?? "", is_error: answers[id]?.failed ?? false }));
-    void c.attempt(() => c.api.submitToolResults(/** @type {any} */ (c.chat).id, results));
+    void c.attempt(async () => {
+      await c.api.submitToolResults(/** @type {any} */ (c.chat).id, results);
+      for (const { id } of calls) c.unsaved.clear(`answer:${id}`);
+    });
   };
   return html`<form class="card action" onSubmit=${submit} aria-label="The reply needs you">
     <p>${icon("tool")} <strong>The reply needs you.</strong>${deadline_at ? ` Until ${clockTime(deadline_at)}.` : ""}</p>

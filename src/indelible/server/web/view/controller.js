@@ -8,6 +8,7 @@ import { ChatState } from "../core/chat.js";
 import { Drafts } from "../core/drafts.js";
 import { FeedHub } from "../core/feedhub.js";
 import { Outbox } from "../core/outbox.js";
+import { Tab } from "../core/tab.js";
 import { plainText, Thread } from "../core/thread.js";
 import { Attachments } from "./attachments.js";
 import { ChatActions, UNDO_MS } from "./chatactions.js";
@@ -46,7 +47,7 @@ export class Controller {
     this.files = new Attachments(this);
     this.chats = new ChatActions(this);
     this.messages = new MessageActions(this);
-    /** @type {any} */ this.newChat = {}; // model and system prompt of a chat that does not exist yet
+    /** @type {{model?: string}} */ this.newChat = {}; // of a chat that does not exist yet
     this.earlier = new EarlierMessages(this);
     /** @type {(() => void) | null} */ this.onDraw = null;
     /** @type {(() => void) | null} */ this.onGrow = null; // draws the conversation, and nothing beside it
@@ -60,7 +61,10 @@ export class Controller {
       api: this.api, storage, user, locks: navigator.locks, onChange: () => this.changed(),
       confirm: async () => this.session.isOver || this.session.load(), onDelivered: (entry, response) => this.#noteDelivery(entry, response),
     });
-    this.drafts = new Drafts({ storage, user });
+    this.tab = new Tab({ storage: sessionStorage, locks: navigator.locks });
+    const ofTab = { storage, user, tab: this.tab.name, findOpenTabs: () => this.tab.findOpen() };
+    this.drafts = new Drafts(ofTab);
+    this.unsaved = new Drafts(ofTab); // what is typed in dialogs and editors: in this browser only
   }
 
   // --- drawing ---
@@ -127,7 +131,9 @@ export class Controller {
       }
       this.changed();
     });
+    addEventListener("pageshow", () => this.tab.noteShown());
     addEventListener("pagehide", () => {
+      this.tab.noteLeft();
       this.drafts.flushAll();
       void this.chats.finishDeletions();
     });
@@ -174,6 +180,7 @@ export class Controller {
     this.outbox.setUser(user);
     if (before === user) return;
     this.drafts.setUser(user);
+    this.unsaved.setUser(user);
     this.#showWaiting();
     void this.#loadDraft();
   }
@@ -396,6 +403,25 @@ export class Controller {
     this.toast(`${why}Your changes are in the message field.`);
   }
 
+  /** The system prompt of the next new chat. */
+  get nextSystem() {
+    return this.unsaved.get("next-system");
+  }
+
+  set nextSystem(text) {
+    if (text) this.unsaved.set("next-system", text);
+    else this.unsaved.clear("next-system");
+    this.changed();
+  }
+
+  /** What a chat is created with: any of its first messages may be the one that creates it. @param {string} place */
+  #takeCreation(place) {
+    const system = this.nextSystem;
+    const known = this.outbox.list(place)[0]?.body.create;
+    if (!known && system) this.nextSystem = "";
+    return known ?? (system ? { system } : {});
+  }
+
   /** @param {"queue" | "interrupt" | "steer"} ifBusy */
   send(ifBusy = "queue") {
     const text = this.draft.trim();
@@ -406,8 +432,7 @@ export class Controller {
     const content = files.length ? [...(text ? [{ type: "text", text }] : []), ...files] : null;
     const { place, draftName } = this;
     const busy = this.chat?.busy && ifBusy !== "queue" ? { if_busy: ifBusy } : {};
-    const { system, ...rest } = this.newChat;
-    const extra = place.startsWith("new:") ? { ...rest, create: system ? { system } : {} } : {};
+    const extra = place.startsWith("new:") ? { ...this.newChat, create: this.#takeCreation(place) } : {};
     const to = place === "gone" ? `new:${newKey()}` : place;
     this.outbox.add(to, text, { ...(content ? { content } : { text }), ...busy, ...extra });
     this.problem = null;
@@ -438,6 +463,7 @@ export class Controller {
   editPending(key) {
     const entry = this.outbox.remove(key);
     if (!entry) return;
+    if (entry.body.create?.system && !this.outbox.list(entry.chat).length) this.nextSystem ||= entry.body.create.system;
     this.files.restore(entry.body.content ?? []);
     this.type([entry.text, this.draft].filter(Boolean).join("\n"));
     void this.outbox.flush(); // what waited behind it

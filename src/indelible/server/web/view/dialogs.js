@@ -3,41 +3,54 @@
 import { html, useEffect, useState } from "./html.js";
 import { CopyButton } from "./codeblock.js";
 import { DebugDrawer } from "./debugdrawer.js";
-import { Modal } from "./modal.js";
+import { Modal, useKept } from "./modal.js";
 import { Palette } from "./palette.js";
 import { LogIn } from "./session.js";
 
-/** @param {{c: import("./controller.js").Controller, chat: any, typed?: string}} props */
-function Rename({ c, chat, typed }) {
-  const [title, setTitle] = useState(typed ?? chat.title ?? "");
+/** @param {{c: import("./controller.js").Controller, chat: any}} props */
+function Rename({ c, chat }) {
+  const dialog = { kind: "rename", chat };
+  const title = useKept({ c, name: `title:${chat.id}`, stored: chat.title ?? "", dialog, what: "title" });
   const save = async (/** @type {Event} */ event) => {
     event.preventDefault();
     c.show(null);
-    if (!(await c.chats.update(chat.id, { title: title.trim() || null })) && !c.dialog) c.show({ kind: "rename", chat, typed: title }); // what was written stays
+    if (await c.chats.update(chat.id, { title: title.text.trim() || null })) title.forget();
+    else if (!c.dialog) c.show(dialog); // what was written stays
   };
-  return html`<${Modal} c=${c} label="Rename chat"><form onSubmit=${save}>
-    <input aria-label="Title" value=${title} autofocus maxlength="200" onInput=${(/** @type {any} */ { target }) => setTitle(target.value)} />
+  return html`<${Modal} c=${c} label="Rename chat" onLeave=${title.leave}><form onSubmit=${save}>
+    <input aria-label="Title" value=${title.text} maxlength="200" onInput=${(/** @type {any} */ { target }) => title.type(target.value)} />
+    ${title.note}
     <div class="buttons"><button type="submit" class="primary">Rename</button></div>
   </form></${Modal}>`;
 }
 
-/** @param {{c: import("./controller.js").Controller, chat: any, typed?: string | null}} props */
-function SystemPrompt({ c, chat, typed = null }) {
-  const [text, setText] = useState(/** @type {string | null} */ (chat ? typed : (c.newChat.system ?? "")));
+/** @param {{c: import("./controller.js").Controller, chat: any}} props */
+function SystemPrompt({ c, chat }) {
+  const dialog = { kind: "system", chat };
+  const [stored, setStored] = useState(/** @type {string | null} */ (chat ? null : c.nextSystem));
+  const prompt = useKept({ c, name: `system:${chat?.id ?? "new"}`, stored, dialog, what: "system prompt" });
   useEffect(() => {
-    if (chat && typed === null) void c.attempt(async () => setText((await c.api.getChat(chat.id)).system ?? "")); // unknown: it cannot be saved
+    if (chat) void c.attempt(async () => setStored((await c.api.getChat(chat.id)).system ?? "")); // unknown: it cannot be saved
   }, []);
   const save = async (/** @type {Event} */ event) => {
     event.preventDefault();
+    if (stored === null) return;
+    const text = prompt.text.trim();
     c.show(null);
-    if (!chat) c.newChat = { ...c.newChat, system: text?.trim() };
-    else if (await c.chats.update(chat.id, { system: text?.trim() || null })) c.toast("System prompt saved. It applies from the next reply on.");
-    else if (!c.dialog) c.show({ kind: "system", chat, typed: text }); // what was written stays
+    if (!chat) {
+      prompt.forget();
+      c.nextSystem = text;
+    } else if (await c.chats.update(chat.id, { system: text || null })) {
+      prompt.forget();
+      c.toast("System prompt saved. It applies from the next reply on.");
+    } else if (!c.dialog) c.show(dialog); // what was written stays
   };
-  return html`<${Modal} c=${c} label="System prompt"><form onSubmit=${save}>
+  return html`<${Modal} c=${c} label="System prompt" onLeave=${prompt.leave}><form onSubmit=${save}>
     <p class="faint">Instructions that the model gets before the conversation.</p>
-    <textarea aria-label="System prompt" rows="8" disabled=${text === null} value=${text ?? ""} placeholder="You are a helpful assistant." onInput=${(/** @type {any} */ { target }) => setText(target.value)}></textarea>
-    <div class="buttons"><button type="submit" class="primary" disabled=${text === null}>Save</button></div>
+    <textarea aria-label="System prompt" rows="8" readonly=${stored === null} value=${prompt.text} placeholder=${stored === null ? "Loading…" : "You are a helpful assistant."}
+      onInput=${(/** @type {any} */ { target }) => prompt.type(target.value)}></textarea>
+    ${prompt.note}
+    <div class="buttons"><button type="submit" class="primary" disabled=${stored === null}>Save</button></div>
   </form></${Modal}>`;
 }
 
@@ -55,7 +68,8 @@ function Share({ c, chat }) {
     load();
   };
   return html`<${Modal} c=${c} label="Share chat">
-    <p class="faint">Anyone with the link can read this chat, and what is added to it later. Nobody can write.</p>
+    <p class="faint">Anyone with the link can read this conversation as it is now, with its thinking, tool calls and files, and what is added to it later. They do not see
+      other versions: neither what you edited or regenerated, nor the queue, the system prompt or your drafts. They cannot write.</p>
     ${made && html`<div class="copied"><input readonly aria-label="Link" value=${made} onFocus=${(/** @type {any} */ { target }) => target.select()} /><${CopyButton} text=${made} label="Copy link" /></div><p class="faint">The link is shown only once.</p>`}
     <div class="buttons"><button type="button" class="primary" disabled=${isBusy} onClick=${create}>Create a link</button></div>
     ${shares.length > 0 && html`<ul class="rows">${shares.map((share) => html`<li key=${share.id}><span>${share.user ?? "Link"}, since ${new Date(share.created_at).toLocaleDateString()}</span>

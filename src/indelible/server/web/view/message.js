@@ -74,16 +74,18 @@ function Editor({ c, item }) {
   const [text, setText] = useState(c.messages.editing?.text ?? plainText(item.messages[0].blocks));
   const field = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
   useLayoutEffect(() => {
-    if (c.messages.editing?.text !== undefined) return; // it comes back with what was written; the user may be typing elsewhere
+    const { editing } = c.messages;
+    if (!editing?.isNew) return; // it comes back with what was written; the user may be typing elsewhere
+    editing.isNew = false;
     field.current?.focus();
     field.current?.setSelectionRange(text.length, text.length);
   }, []);
   const end = () => document.getElementById("message")?.focus();
-  const cancel = () => { c.messages.editing = null; c.changed(); end(); };
+  const cancel = () => { c.messages.cancel(item.messages[0]); end(); };
   const save = () => { void c.messages.edit(item.messages[0], text); end(); };
-  const type = (/** @type {string} */ typed) => { setText(typed); c.messages.editing = { id: item.messages[0].id, text: typed }; };
+  const type = (/** @type {string} */ typed) => { setText(typed); c.messages.type(item.messages[0].id, typed); };
   const key = (/** @type {KeyboardEvent} */ event) => {
-    if (event.key === "Escape") { event.stopPropagation(); cancel(); }
+    if (event.key === "Escape" && !event.isComposing) { event.stopPropagation(); cancel(); }
     if (c.preferences.sends(event)) { event.preventDefault(); save(); }
   };
   return html`<div class="editor">

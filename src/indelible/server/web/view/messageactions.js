@@ -1,12 +1,17 @@
 // What can be done with a message: edit it, regenerate a reply, switch to another version.
 //
 // A message is edited in its chat: who looks at another chat meanwhile finds the editor, and what was written in it, again.
+// After a reload the editor is closed, and has the words when it is opened. To cancel it can be undone.
+
+import { plainText } from "../core/thread.js";
+
+/** @typedef {{id: string, text?: string, isNew?: boolean}} Edit  `isNew`: its editor takes the focus when it is drawn */
 
 export class MessageActions {
   /** @param {import("./controller.js").Controller} controller */
   constructor(controller) {
     this.controller = controller;
-    /** @type {Map<string, {id: string, text?: string}>} */ this.edits = new Map(); // chat -> the message that is being edited there
+    /** @type {Map<string, Edit>} */ this.edits = new Map(); // chat -> the message that is being edited there
   }
 
   /** The message that is being edited in the chat that is shown. */
@@ -23,8 +28,29 @@ export class MessageActions {
   begin(message) {
     const { editing, controller } = this;
     if (editing?.text && editing.id !== message.id) controller.keepWords(controller.place, editing.text);
-    this.editing = { id: message.id };
+    this.editing = { id: message.id, text: controller.unsaved.get(`edit:${message.id}`) || undefined, isNew: true };
     controller.changed();
+  }
+
+  /** @param {string} id @param {string} text */
+  type(id, text) {
+    this.editing = { id, text };
+    this.controller.unsaved.set(`edit:${id}`, text);
+  }
+
+  /** @param {any} message */
+  cancel(message) {
+    const { editing, controller } = this;
+    const { place } = controller;
+    this.editing = null;
+    controller.unsaved.clear(`edit:${message.id}`);
+    controller.changed();
+    if (!editing?.text || editing.text === plainText(message.blocks)) return;
+    controller.toast("Your changes were discarded.", () => {
+      this.edits.set(place, { ...editing, isNew: true });
+      controller.unsaved.set(`edit:${message.id}`, editing.text ?? "");
+      controller.changed();
+    });
   }
 
   /** @param {any} message @param {string} text */
@@ -37,7 +63,7 @@ export class MessageActions {
     const kept = message.blocks.filter((/** @type {any} */ { type }) => type === "file");
     const body = kept.length ? { content: [{ type: "text", text }, ...kept] } : { text };
     const done = await controller.attempt(() => controller.api.editMessage(chat.id, message.id, body));
-    if (done) return;
+    if (done) return controller.unsaved.clear(`edit:${message.id}`);
     if (this.edits.has(chat.id)) controller.keepWords(chat.id, text);
     else this.edits.set(chat.id, { id: message.id, text }); // what was written stays
     controller.changed();

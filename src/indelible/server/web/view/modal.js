@@ -1,18 +1,32 @@
-// A <dialog> over the page: Escape closes it and the focus returns to where it was. Toasts are then inside it, because
-// nothing below a dialog can be read out or clicked.
+// A <dialog> over the page: its field has the focus; Escape closes it and the focus returns to where it was. Toasts are
+// then inside it, because nothing below a dialog can be read out or clicked.
+//
+// A dialog in which something was typed keeps it (`useKept`): Escape, a click beside it or a reload loses nothing. It is
+// there when the dialog is opened again, until it is saved or discarded, and both ways out can be undone.
+//
+// Must stay true (tests/e2e/test_page_drafts.py): a dialog loses no words.
 
-import { html, useLayoutEffect, useRef } from "./html.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 import { icon } from "./icons.js";
 
-/** @param {{c: import("./controller.js").Controller, label: string, className?: string, children?: any}} props */
-export function Modal({ c, label, className = "", children }) {
+const FIELD = "textarea, input:not([type=radio]), input:checked, button.primary";
+
+/** @param {{c: import("./controller.js").Controller, label: string, className?: string, onLeave?: () => void, children?: any}} props  `onLeave`: closed, and nothing was saved */
+export function Modal({ c, label, className = "", onLeave, children }) {
   const place = useRef(/** @type {HTMLDialogElement | null} */ (null));
   useLayoutEffect(() => {
     const before = /** @type {HTMLElement | null} */ (document.activeElement);
     place.current?.showModal();
+    /** @type {HTMLElement | null | undefined} */ (place.current?.querySelector(FIELD))?.focus();
     return () => before?.isConnected && before.focus();
   }, []);
-  const close = () => c.show(null);
+  const isLeft = useRef(false); // Escape is two events
+  const close = () => {
+    if (isLeft.current) return;
+    isLeft.current = true;
+    c.show(null);
+    onLeave?.();
+  };
   return html`<dialog ref=${place} class=${className} aria-label=${label} onClose=${close} onCancel=${close}
     onPointerDown=${(/** @type {any} */ event) => { if (event.target === place.current) close(); }}>
     <div class="sheet">
@@ -27,4 +41,36 @@ export function Modal({ c, label, className = "", children }) {
 export function Toasts({ c }) {
   return html`<div class="toasts" aria-live="polite">${c.toasts.map((toast) => html`<div key=${toast.id} class="toast"><span>${toast.text}</span>
     ${toast.undo && html`<button type="button" class="link" onClick=${() => { toast.undo?.(); c.closeToast(toast.id); }}>Undo</button>`}</div>`)}</div>`;
+}
+
+/**
+ * A text of a dialog, and what was typed in its place and not saved yet.
+ * @param {{c: import("./controller.js").Controller, name: string, stored: string | null, dialog: any, what: string}} options
+ *   `name`: under which it is kept; `stored`: null if it is not known yet; `dialog`: opens it again
+ */
+export function useKept({ c, name, stored, dialog, what }) {
+  const [typed, setTyped] = useState(/** @type {string | null} */ (c.unsaved.get(name) || null));
+  const [isOld, setOld] = useState(typed !== null); // it was typed before this dialog was opened
+  useEffect(() => {
+    void c.unsaved.fetch(name).then((found) => { // perhaps of a tab that was closed
+      if (found && typed === null && found === c.unsaved.get(name)) { setTyped(found); setOld(true); }
+    });
+  }, []);
+  const isChanged = typed !== null && typed !== stored;
+  const undo = () => {
+    c.unsaved.set(name, typed ?? "");
+    setTyped(typed); // the dialog may still be open
+    c.show(dialog);
+  };
+  return {
+    text: typed ?? stored ?? "",
+    type: (/** @type {string} */ text) => { setTyped(text); c.unsaved.set(name, text === stored ? "" : text); },
+    forget: () => c.unsaved.clear(name),
+    leave: () => { if (isChanged) c.toast(`The ${what} was not saved. What you typed is kept.`, undo); },
+    note: isOld && isChanged && html`<p class="faint">Not saved yet. <button type="button" class="link" onClick=${() => {
+      setTyped(null);
+      c.unsaved.clear(name);
+      c.toast("Your changes were discarded.", undo);
+    }}>Discard changes</button></p>`,
+  };
 }

@@ -55,7 +55,7 @@ export function Palette({ c }) {
     if (event.key === "Enter" && !event.isComposing) { event.preventDefault(); run(entries[chosen]); }
   };
   return html`<${Modal} c=${c} label="Command palette" className="palette">
-    <input autofocus role="combobox" aria-expanded="true" aria-controls="palette-list" aria-activedescendant=${entries.length ? `palette-${chosen}` : undefined} aria-label="Command or chat" placeholder="Type a command or search chats…"
+    <input role="combobox" aria-expanded="true" aria-controls="palette-list" aria-activedescendant=${entries.length ? `palette-${chosen}` : undefined} aria-label="Command or chat" placeholder="Type a command or search chats…"
       value=${text} onKeyDown=${key} onInput=${(/** @type {any} */ { target }) => { setText(target.value); setAt(0); }} />
     <ul id="palette-list" role="listbox" aria-label="Commands and chats">${entries.map((entry, number) => html`<li id=${`palette-${number}`} role="option" aria-selected=${number === chosen ? "true" : "false"}
       onClick=${() => run(entry)} onPointerMove=${() => setAt(number)}><span dir="auto">${entry.name}</span><small>${entry.kind}</small></li>`)}</ul>

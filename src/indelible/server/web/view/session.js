@@ -103,9 +103,9 @@ export function SessionBar({ c }) {
     <button type="button" class="primary" onClick=${() => c.show({ kind: "login" })}>Log in</button></div>`;
 }
 
-/** @param {{c: import("./controller.js").Controller}} props */
-export function LogIn({ c }) {
-  const [token, setToken] = useState("");
+/** @param {{c: import("./controller.js").Controller, typed?: string}} props */
+export function LogIn({ c, typed = "" }) {
+  const [token, setToken] = useState(typed);
   const [problem, setProblem] = useState("");
   const submit = async (/** @type {Event} */ event) => {
     event.preventDefault();
@@ -117,9 +117,10 @@ export function LogIn({ c }) {
     }
   };
   const { singleSignOn } = c.session;
-  return html`<${Modal} c=${c} label="Log in again"><form onSubmit=${submit}>
+  const leave = () => { if (token) c.toast("You are not logged in.", () => c.show({ kind: "login", typed: token })); }; // a secret: it is kept nowhere
+  return html`<${Modal} c=${c} label="Log in again" onLeave=${leave}><form onSubmit=${submit}>
     ${singleSignOn && html`<p><a class="button primary" href=${singleSignOn}>Continue with single sign-on</a></p>`}
-    <label class="field">Token <input type="password" autocomplete="current-password" spellcheck="false" required autofocus value=${token}
+    <label class="field">Token <input type="password" autocomplete="current-password" spellcheck="false" required value=${token}
       onInput=${(/** @type {any} */ { target }) => setToken(target.value)} /></label>
     <p class="faint"><code>indelible token create</code> makes a token.</p>
     ${problem && html`<p role="alert" class="problem">${problem}</p>`}

@@ -3,12 +3,12 @@
 import { makePendingItem } from "../core/thread.js";
 import { duration } from "../core/formatting.js";
 import { Action } from "./action.js";
+import { Following } from "./following.js";
 import { html, memo, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 import { icon } from "./icons.js";
 import { Menu } from "./menu.js";
 import { Item } from "./message.js";
 
-const NEAR_PX = 80;
 const EARLY_PX = 2000; // earlier messages are loaded before their place is reached, few at a time: drawing 200 took 100 ms
 const DEMO_STARTERS = ["What can you do?", "Show me a table", "Write some code", "Tell me a long story about a lighthouse"];
 const STARTERS = ["Explain something to me step by step", "Help me write a letter", "Review a piece of code", "Plan a weekend"];
@@ -20,7 +20,7 @@ function Empty({ c }) {
     <span class="drop big" aria-hidden="true"></span>
     <p>Every word is saved as it arrives. Close the tab or restart the server: nothing is lost.</p>
     <div class="starters">${(model === "demo" ? DEMO_STARTERS : STARTERS).map((text) => html`<button type="button" onClick=${() => { c.type(text); if (model === "demo") c.send(); else document.getElementById("message")?.focus(); }}>${text}</button>`)}</div>
-    ${model && html`<p class="faint">You are talking to <strong>${model}</strong>.</p>`}
+    ${model && html`<p class="faint">You are talking to <strong>${model}</strong>${c.nextSystem && html`, with a <button type="button" class="link" onClick=${() => c.show({ kind: "system", chat: null })}>system prompt</button>`}.</p>`}
   </div>`;
 }
 
@@ -106,7 +106,8 @@ export function ThreadView({ c }) {
   const items = c.items;
   const pending = chat?.busy ? [] : c.pending;
   const scroller = useRef(/** @type {HTMLElement | null} */ (null));
-  const follow = useRef({ is: true, chat: "", first: "", firstTop: 0, seen: "", editing: "" });
+  const following = useRef(/** @type {Following | null} */ (null));
+  const shown = useRef({ chat: "", firstTop: 0, seen: "", editing: "" });
   const [isAway, setAway] = useState(false);
   const [, setGrown] = useState(/** @type {any} */ (null));
   c.onGrow = () => setGrown({});
@@ -114,55 +115,64 @@ export function ThreadView({ c }) {
   const scroll = () => {
     const box = scroller.current;
     if (!box) return;
-    const left = box.scrollHeight - box.scrollTop - box.clientHeight;
-    follow.current.is = left < NEAR_PX;
-    if (follow.current.is) follow.current.seen = items.at(-1)?.key ?? "";
-    setAway(!follow.current.is);
+    following.current?.noteScroll();
+    noteAway();
     if (box.scrollTop < EARLY_PX && chat?.hasMore && chat.loaded && !c.earlier.isBroken) void c.earlier.load();
   };
 
+  const noteAway = () => {
+    if (following.current?.is) shown.current.seen = items.at(-1)?.key ?? "";
+    setAway(following.current?.isAway ?? false);
+  };
+
   // Before the elements change: where the first item is.
-  const state = follow.current;
-  const firstItem = state.is ? null : scroller.current?.querySelector("#messages > ol > li");
+  const state = shown.current;
+  const firstItem = following.current?.is ? null : scroller.current?.querySelector("#messages > ol > li");
   if (firstItem) state.firstTop = firstItem.getBoundingClientRect().top;
   const wasFirst = firstItem?.id ?? "";
 
   useLayoutEffect(() => {
     const box = scroller.current;
     if (!box) return;
+    const follow = (following.current ??= new Following(box));
     if (state.chat !== c.place) {
-      Object.assign(state, { chat: c.place, is: true, seen: "" });
-      setAway(false);
+      Object.assign(state, { chat: c.place, seen: "" });
+      follow.is = true;
     }
     const wanted = c.target && items.find(({ messages }) => messages.some(({ id }) => id === c.target)); // a reply has many messages
     const target = wanted && document.getElementById(`m-${wanted.messages[0].id}`);
-    if (c.messages.editing && c.messages.editing.id !== state.editing) state.is = false; // its editor has the focus, and stays in sight
+    if (c.messages.editing && c.messages.editing.id !== state.editing) follow.is = false; // its editor has the focus, and stays in sight
     state.editing = c.messages.editing?.id ?? "";
-    if (c.target === "end") { c.target = null; state.is = true; }
+    if (c.target === "end") { c.target = null; follow.is = true; }
     if (target) {
       c.target = null;
-      state.is = false;
+      follow.is = false;
       target.scrollIntoView({ block: "center" });
+      follow.moveTo(box.scrollTop);
       target.classList.add("found");
-      setAway(true);
-    } else if (state.is) box.scrollTop = box.scrollHeight;
+    } else if (follow.is) follow.keepUp();
     else if (wasFirst) {
       const same = document.getElementById(wasFirst);
       const first = box.querySelector("#messages > ol > li");
       // Earlier messages were put above: what is being read stays where it is.
-      if (same && same !== first) box.scrollTop += same.getBoundingClientRect().top - state.firstTop;
+      if (same && same !== first) follow.moveTo(box.scrollTop + same.getBoundingClientRect().top - state.firstTop);
     }
+    noteAway();
     if (c.target && c.target !== "end" && chat?.loaded) void c.earlier.show(c.target);
     if (box.scrollTop < EARLY_PX && chat?.hasMore && chat.loaded && !c.earlier.isBroken && box.scrollHeight <= box.clientHeight + 600) void c.earlier.load();
   });
 
   useEffect(() => {
     // A picture or a formula that is drawn later must not push the end out of sight.
-    const watcher = new ResizeObserver(() => { if (state.is && scroller.current) scroller.current.scrollTop = scroller.current.scrollHeight; });
+    const watcher = new ResizeObserver(() => following.current?.keepUp());
     const list = document.getElementById("messages");
     if (list) watcher.observe(list);
     if (scroller.current) watcher.observe(scroller.current);
-    return () => watcher.disconnect();
+    const stopWatching = following.current?.watchGestures();
+    return () => {
+      watcher.disconnect();
+      stopWatching?.();
+    };
   }, []);
 
   const isEmpty = (!chat && !pending.length && !c.problem);
@@ -180,6 +190,6 @@ export function ThreadView({ c }) {
       ${chat?.action && !c.isReadOnly && html`<${Action} key=${chat.action.calls[0]?.id} c=${c} />`}
       ${chat?.loaded && !chat.busy && chat.status !== "error" && items.at(-1)?.kind === "user" && !pending.length && !chat.action && !c.isReadOnly && html`<p class="card slim">No reply. <button type="button" class="small" onClick=${() => c.attempt(() => c.api.retry(chat.id))}>Retry</button></p>`}
     </div>
-    ${isAway && html`<button type="button" class="latest" onClick=${() => { state.is = true; setAway(false); c.changed(); }}>${icon("down")} Latest${fresh > 0 ? ` · ${fresh} new` : ""}</button>`}
+    ${isAway && html`<button type="button" class="latest" onClick=${() => { c.target = "end"; c.changed(); }}>${icon("down")} Latest${fresh > 0 ? ` · ${fresh} new` : ""}</button>`}
   </div>`;
 }
