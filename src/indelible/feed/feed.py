@@ -114,8 +114,8 @@ class Feed:
         """Read a chat: a snapshot and the events after it, or only the events after a cursor (`start`: all events).
 
         `show` returns what this reader may see of an event; None hides the event. Such a reader is a guest, and begins
-        with a snapshot whatever its cursor: what lies between may be edited away by now. While `stays` returns true, the
-        reader survives `leave`. Raises `NotFound` if the chat does not exist, or is not this user's.
+        with a snapshot whatever its cursor: what lies between may be edited away by now. While `stays` returns true,
+        the reader survives `leave`. Raises `NotFound` if the chat does not exist, or is not this user's.
         """
         async with self._join(chat_id, show, stays) as (channel, reader):
             if after is None or show is not None:

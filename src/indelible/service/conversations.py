@@ -289,7 +289,7 @@ class ConversationService:
         return _show(page)
 
     async def list_whole_path(self, chat_id: str, *, upto: str | None = None) -> list[ChatMessage]:
-        """The same, to its beginning."""
+        """The same, to its beginning; read in pieces."""
         await self.service._check_owner(chat_id)
         page = await self.service._store.page(chat_id, upto=upto, limit=PATH_AT_ONCE)
         pages = [_show(page)]
@@ -318,13 +318,6 @@ class ConversationService:
             if is_wanted(queued.blocks):
                 return start_at(chat_id, now.seq)._replace(queued=queued.id)
         return None
-
-    async def list_whole_path(self, chat_id: str, *, upto: str | None = None) -> list[ChatMessage]:
-        """All of the active path, or of the path to a message, oldest first. It is read in pieces."""
-        path = await self.list_path(chat_id, upto=upto)
-        while path and path[0].parent_id is not None:
-            path[:0] = await self.list_path(chat_id, upto=path[0].parent_id)
-        return path
 
     async def find_running(self, chat_id: str) -> TurnStart | None:
         """The start of the turn that runs; None if none does. It may have waited for results meanwhile."""
