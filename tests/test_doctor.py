@@ -59,6 +59,22 @@ async def test_postgresql_is_asked_for_its_durability_and_its_clock(own_postgres
     )
 
 
+async def test_a_settings_file_that_others_may_read_is_found_whatever_the_database() -> None:
+    os.close(os.open("indelible.toml", os.O_CREAT, 0o600))
+    os.chmod("indelible.toml", 0o644)  # noqa: PTH101
+    for database in ("chats.db", "postgresql://ada@127.0.0.1:1/none"):
+        found = find(await examine(load_settings(database=database, port=0)), "file mode")
+        assert (found.status, "chmod 600 indelible.toml" in found.message) == ("warning", True), database
+
+
+async def test_a_database_with_a_second_name_is_found() -> None:
+    await migrate("chats.db")
+    os.link("chats.db", "other.db")
+    found = find(await examine(load_settings(database="chats.db", port=0)), "database")
+    assert found.status == "failed"
+    assert "hard links" in found.message
+
+
 async def test_every_fault_is_found_and_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     await migrate("chats.db", target="0009")
     os.chmod("chats.db", 0o644)  # noqa: PTH101

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
+from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.feed.feed_harness import FeedHarness
+from tests.feed.feed_harness import FeedHarness, StreamedChat
+from tests.support.waiting import Watched
 
+from indelible.content import TextDelta, encode
+from indelible.feed.channel import Channel
 from indelible.feed.cursor import START
+from indelible.feed.timeline import TimelineStep
 from indelible.machine.commands import UpdateChat
+from indelible.machine.events import EndReason, Position
+from indelible.store.journal.append import JournalRow
 from indelible.store.payloads import ChatPatch
 from indelible.store.queries.changes import MAX_EVENTS
 
@@ -53,6 +62,100 @@ async def test_rows_that_do_not_connect_are_read_from_the_store(harness: FeedHar
         harness.publishes_rows = True
         await chat.write("and we this.")
         await seen.wait_for_text("somebody else committed this, and we this.")
+
+
+async def test_a_gap_of_one_row_is_read_from_the_store(harness: FeedHarness) -> None:
+    chat = await harness.create_streaming()
+    async with harness.read(chat) as one, harness.read(chat) as other:
+        await one.catch_up()
+        await other.catch_up()
+        harness.publishes_rows = False
+        await chat.write("somebody else committed this, ")
+        harness.publishes_rows = True
+        await chat.write("and we this.")
+        for seen in (one, other):
+            await seen.wait_for_text("somebody else committed this, and we this.")
+
+
+async def test_the_same_row_twice_is_passed_on_once_and_costs_nothing(harness: FeedHarness) -> None:
+    """A flush whose commit was lost is repeated, and its rows are published again."""
+    chat = await harness.create_streaming()
+    async with watching(harness, chat) as (channel, seen):
+        first, second, third = [await commit(harness, chat, n) for n in (1, 2, 3)]
+        harness.store.calls.clear()
+        for row in (first, first, second, first, third, third, second):
+            channel.receive(row)
+        assert [step.after.n for step in seen.steps] == [1, 2, 3]
+        assert channel.position is not None
+        assert channel.position.n == 3
+        assert harness.store.calls == []
+
+
+async def test_a_row_that_comes_before_the_channel_has_a_position_is_read(harness: FeedHarness) -> None:
+    """It was committed after the snapshot was read that a joining reader begins with."""
+    chat = await harness.create_streaming()
+    async with watching(harness, chat, start=False) as (channel, seen):
+        before = (await harness.store.positions([chat.id]))[chat.id]
+        channel.catch_up(before)  # a poll
+        channel.receive(await commit(harness, chat, 1))
+        assert seen.steps == []
+        channel.start(before)
+        await seen.wait_until(lambda: [step.after.n for step in seen.steps] == [1], what="the row")
+
+
+async def test_a_poll_makes_a_channel_read_only_what_it_lacks(harness: FeedHarness) -> None:
+    chat = await harness.create_streaming()
+    async with watching(harness, chat) as (channel, seen):
+        here = channel.position
+        assert here is not None
+        await chat.write("Rain")
+        await seen.wait_until(lambda: len(seen.steps) == 1, what="the row")
+        harness.store.calls.clear()
+        for known in (here, replace(here, n=1), Position(here.seq, "attempt_before", 99), Position(here.seq - 1)):
+            channel.catch_up(known)
+        assert not channel._is_loading
+        channel.catch_up(replace(here, n=2))
+        await harness.store.wait_for_call("changes")
+
+
+async def commit(harness: FeedHarness, chat: StreamedChat, n: int) -> JournalRow:
+    """Row `n` of the attempt, as its worker has committed it and nobody knows yet."""
+    row = JournalRow(chat.id, chat.attempt_id, chat.epoch, n, encode([TextDelta("1", f"{n},")]))
+    assert (await harness.store.append([row])).written == {chat.attempt_id}
+    return row
+
+
+class SeenSteps(Watched):
+    """A live reader: it keeps what the channel pushes to it, and asks nobody else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[TimelineStep] = []
+
+    def push(self, step: TimelineStep) -> None:
+        self.steps.append(step)
+        self.changed()
+
+    def set_vacancy(self, turn_id: str, *, is_vacant: bool) -> None:
+        raise AssertionError((turn_id, is_vacant))
+
+    def end(self, reason: EndReason) -> None:
+        raise AssertionError(reason)
+
+
+@asynccontextmanager
+async def watching(
+    harness: FeedHarness, chat: StreamedChat, *, start: bool = True
+) -> AsyncIterator[tuple[Channel, SeenSteps]]:
+    """The chat's channel in the feed with one listener, at the chat's position unless the test starts it."""
+    seen = SeenSteps()
+    channel = harness.feed._open_channel(chat.id)
+    channel.listeners.add(seen)
+    if start:
+        channel.start((await harness.store.positions([chat.id]))[chat.id])
+    yield channel, seen
+    channel.listeners.discard(seen)
+    harness.feed._close_channel(chat.id, channel)
 
 
 async def test_rows_that_come_while_the_watch_reads_are_told_after_what_it_reads(harness: FeedHarness) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,6 +107,21 @@ def test_what_the_image_starts_exists_and_its_settings_are_settings() -> None:
     assert command == ["indelible", "serve"]
     assert names <= set(Settings.model_fields)
     assert get("EXPOSE")[0].text == str(Settings.model_fields["port"].default)
+
+
+def test_doctor_finds_no_fault_in_the_image_as_the_docs_run_it(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    (line,) = [
+        line for line in page.splitlines() if line.startswith("docker run") and line.endswith("indelible doctor")
+    ]
+    words = shlex.split(line)
+    given = [name for option, name in pairwise(words) if option == "--env"]
+    image = read_environment() | {"INDELIBLE_DATABASE": str(tmp_path / "indelible.db"), "PATH": os.environ["PATH"]}
+
+    found = run_indelible("doctor", directory=tmp_path, **image, **dict.fromkeys(given, "x" * 32))
+
+    assert "FAILED" not in found.stdout
+    assert (found.returncode, found.stderr) == (0, "")
 
 
 def test_the_image_holds_every_extra() -> None:

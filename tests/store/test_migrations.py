@@ -25,7 +25,7 @@ from tests.support.engine import begin_read, begin_write, close_databases, get_d
 from tests.support.stored import load_journal, load_ledger
 
 import indelible
-from indelible.content import Text, TextDelta, Usage, encode
+from indelible.content import File, Text, TextDelta, Usage, encode
 from indelible.machine.commands import Delete, Send, SwitchBranch, UpdateChat
 from indelible.recording.storage.protocol import RunRecord
 from indelible.recording.storage.sql_records import SqlRecords
@@ -264,7 +264,7 @@ async def test_the_upgrade_to_0009_gives_branches_their_errors_and_waiting_chats
     store = SqlStore(get_database(engine))
     async with begin_read(engine) as connection:
         chat = (await connection.execute(select(chats))).one()
-    assert (chat.runnable_at, chat.title_is_provisional, chat.tools) == (chat.updated_at, False, None)
+    assert (chat.runnable_at, chat.tools) == (chat.updated_at, None)
     await store.execute("c", SwitchBranch(message_id="m", exact=True))
     assert ((await store.view("c")).status, (await store.view("c")).error) == ("idle", None)
     await store.execute("c", SwitchBranch(message_id="m"))
@@ -292,6 +292,49 @@ async def test_the_upgrade_to_0012_adds_up_what_chats_have_used(new_database: st
     engine = await open_engine(new_database)
     totals = (await SqlStore(get_database(engine)).view("c")).totals
     assert totals == Totals(Usage(input_tokens=7, output_tokens=1), 5)
+    await close(engine)
+
+
+async def test_the_upgrade_to_0016_names_untitled_chats_after_their_first_words(new_database: str) -> None:
+    await migrate(new_database, target="0015")
+    engine = await open_engine(new_database)
+    await write_a_chat(engine)
+    copy_chat = """
+        INSERT INTO chats (id, owner_id, status, title, head_id, created_at, updated_at)
+        SELECT {}, owner_id, status, {}, NULL, created_at, updated_at FROM chats WHERE id = 'c'
+        """
+    copy_message = """
+        INSERT INTO messages (chat_id, id, role, blocks, visibility, created_at)
+        SELECT {}, 'm', {}, :blocks, {}, created_at FROM messages WHERE chat_id = 'c'
+        """
+    words = encode([Text("# Is it\0 raining?\nIn Oslo")])
+    chosen: dict[str, tuple[str, str, str, bytes]] = {
+        "untitled": ("NULL", "'user'", "'both'", words),
+        "titled": ("'Rain'", "'user'", "'both'", words),
+        "hidden": ("NULL", "'user'", "'model'", words),
+        "wordless": ("NULL", "'user'", "'both'", encode([File(file_id="f")])),
+        "unreadable": ("NULL", "'user'", "'both'", b"{"),
+    }
+    async with begin_write(engine) as connection:
+        for name, (title, role, visibility, blocks) in chosen.items():
+            await connection.execute(text(copy_chat.format(f"'{name}'", title)))
+            given = {"blocks": blocks}
+            await connection.execute(text(copy_message.format(f"'{name}'", role, visibility)), given)
+            await connection.execute(text(f"UPDATE chats SET head_id = 'm' WHERE id = '{name}'"))  # noqa: S608
+        await connection.execute(text(copy_chat.format("'empty'", "NULL")))
+    await close(engine)
+
+    assert await migrate(new_database) == Migrated("0015", HEAD)
+
+    engine = await open_engine(new_database)
+    async with begin_read(engine) as connection:
+        rows = (await connection.execute(select(chats.c.id, chats.c.title, chats.c.title_is_provisional))).all()
+    found = {row.id: (row.title, row.title_is_provisional) for row in rows if row.id != "c"}
+    assert found == {
+        "untitled": ("Is it\ufffd raining?", True),
+        "titled": ("Rain", False),
+        **dict.fromkeys(("hidden", "wordless", "unreadable", "empty"), (None, False)),
+    }
     await close(engine)
 
 

@@ -196,6 +196,18 @@ async def update_everything(engine: AsyncEngine, table: str, column: str, value:
         await connection.exec_driver_sql(f"UPDATE {table} SET {column} = '{value}'")  # noqa: S608
 
 
+async def test_an_imported_chat_without_a_title_gets_the_first_words_of_its_first_message(
+    store: SqlStore, engine: AsyncEngine
+) -> None:
+    file = await store.lists.export_chat((await make_tree(store, engine)).id)
+    untitled = msgspec.structs.replace(file, title=None)
+    new_id = await bring(store, encode(untitled))
+    assert (await store.view(new_id)).title == "Is it raining? \ufffd"
+    assert (await store.lists.export_chat(new_id)).title_is_provisional
+    empty = msgspec.structs.replace(untitled, head=None, messages=[], title_is_provisional=True)
+    assert (await store.lists.export_chat(await bring(store, encode(empty)))).title is None
+
+
 async def test_any_text_can_be_imported(store: SqlStore, engine: AsyncEngine) -> None:
     """PostgreSQL has no character 0 in texts."""
     content = encode(await store.lists.export_chat((await make_tree(store, engine)).id))

@@ -58,7 +58,8 @@ async def examine(settings: Settings) -> list[Finding]:
     except StoreFailed as error:
         return [*findings, Finding("failed", "database", str(error))]
     if address.is_sqlite:
-        findings += [*check_disk(address.path), *check_modes(address.path)]
+        findings += check_disk(address.path)
+    findings += check_modes(address.path if address.is_sqlite else None)
     return [*findings, *await check_database(address)]
 
 
@@ -130,15 +131,15 @@ def check_disk(path: Path) -> Iterator[Finding]:
     yield Finding(status, "disk", sentence if status == "ok" else f"Only {sentence} Make room.")
 
 
-def check_modes(path: Path) -> Iterator[Finding]:
-    """Messages, and keys in the settings, are for the owner's eyes."""
-    files = [path.with_name(path.name + suffix) for suffix in _COMPANIONS]
+def check_modes(path: Path | None) -> Iterator[Finding]:
+    """Messages in the file of SQLite, and keys in the settings, are for the owner's eyes."""
+    files = [] if path is None else [path.with_name(path.name + suffix) for suffix in _COMPANIONS]
     exposed = [
         file for file in (*files, Path(FILE)) if file.is_file() and file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)
     ]
     for file in exposed:
         yield Finding("warning", "file mode", f"Other users may read {file}. Run: chmod 600 {file}")
-    if not exposed and path.is_file():
+    if not exposed and path is not None and path.is_file():
         yield Finding("ok", "file mode", f"Only its owner may read {path}.")
 
 

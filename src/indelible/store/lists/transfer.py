@@ -33,6 +33,7 @@ from indelible.content import (
     decode_blocks,
     encode,
 )
+from indelible.content.title import extract_title
 from indelible.errors import ChatNotFound, Invalid, NotFound
 from indelible.ids import new_id
 from indelible.machine.states import Status
@@ -271,12 +272,13 @@ async def import_chat(
     """Write the chat of a file, with these rows of its messages, as a new one of this user. It is idle."""
     now = await transaction.now()
     copies = list(rows.values())
+    title = _find_title(file) if file.title is None else file.title
     chat = {
         "id": new_chat_id,
         "owner_id": owner_id,
         "status": Status.IDLE.value,
-        "title": file.title,
-        "title_is_provisional": file.title_is_provisional and file.title is not None,
+        "title": title,
+        "title_is_provisional": title is not None and (file.title_is_provisional or file.title is None),
         "model": file.model,
         "system_prompt": None if file.system is None else encode(file.system),
         "parameters": None if file.parameters is None else encode(file.parameters),
@@ -289,6 +291,14 @@ async def import_chat(
     seq = await insert_copies(transaction, chat, copies, head_id=head_id, now=now)
     await _use_files(transaction, new_chat_id, owner_id, file)
     return Outcome(chat_id=new_chat_id, effective=True, status=Status.IDLE, seq=seq, epoch=0)
+
+
+def _find_title(file: ChatFile) -> str | None:
+    """The first words of the first message (rule 10.15). None for a chat without words."""
+    first = next(
+        (message for message in file.messages if message.role == "user" and message.visibility == "both"), None
+    )
+    return None if first is None else extract_title(first.blocks)
 
 
 async def _use_files(transaction: Transaction, chat_id: str, owner_id: str, file: ChatFile) -> None:
