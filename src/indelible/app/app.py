@@ -79,5 +79,8 @@ class App(User):
         self.feed.notifier.notify_readers(user_ids)
 
     def user(self, name: str) -> User:
-        """The user of this name. A new user is created on first use, which raises `Invalid` for an impossible name."""
+        """The user of this name. A new user is created by what is stored first: a chat, a file, a draft.
+
+        Reading creates nobody. An impossible name is `Invalid` on first use.
+        """
         return User(LocalService(self._dependencies, user=name))
