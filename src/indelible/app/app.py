@@ -68,6 +68,10 @@ class App(User):
         self.service = LocalService(self._dependencies, user_id=owner_id, is_admin=True)
         super().__init__(self.service)
 
+    async def close_readings(self) -> None:
+        """Close the loops over replies and feeds that were left."""
+        await self._dependencies.readings.aclose()
+
     def service_of(self, user_id: str, *, is_admin: bool = False) -> LocalService:
         """The use cases of the user with this id."""
         return LocalService(self._dependencies, user_id=user_id, is_admin=is_admin)

@@ -113,7 +113,7 @@ async def open_app(
                 names = list(dict.fromkeys([*(models or ()), *catalog.list_names()]))
                 store, feed, files = parts
                 owner_id = await store.ensure_user(user)
-                yield App(
+                app = App(
                     store,
                     feed,
                     clock=clock,
@@ -129,6 +129,8 @@ async def open_app(
                         max_usd=settings.user_max_usd_per_day,
                     ),
                 )
+                stack.push_async_callback(app.close_readings)
+                yield app
             except Exception as error:
                 body_error = error
                 raise

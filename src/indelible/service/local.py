@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import NoneType
 from typing import Any, Final, Self, TypeVar
@@ -29,6 +29,7 @@ from typing import Any, Final, Self, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from indelible.concurrency.readings import Readings
 from indelible.content import ToolResult, ToolSpec, encode
 from indelible.content.title import extract_title
 from indelible.errors import Invalid, NotFound, RateLimited
@@ -117,6 +118,7 @@ class ServiceDependencies:
     shares: ShareStore | None = None
     budget: Budget | None = None
     files: FileStore
+    readings: Readings = field(default_factory=Readings)
 
 
 class LocalService:
@@ -130,6 +132,7 @@ class LocalService:
         user: str | None = None,
         is_admin: bool = False,
     ) -> None:
+        self.readings = dependencies.readings
         self._dependencies = dependencies
         self._store = dependencies.store
         self._feed = dependencies.feed
