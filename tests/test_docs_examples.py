@@ -62,6 +62,28 @@ async def test_the_feed_page_runs(
     assert capsys.readouterr().out.startswith("snapshot ")
 
 
+HANDLES: Final = {"app": indelible.App, "user": indelible.User, "chat": indelible.Chat, "reply": indelible.Reply}
+
+
+def list_pages_with_python() -> list[str]:
+    return [page.name for page in sorted(DOCS.glob("*.md")) if list_blocks(page.name, "python")]
+
+
+@pytest.mark.parametrize("page", list_pages_with_python())
+def test_every_method_that_an_example_calls_exists(page: str) -> None:
+    """Also in examples that cannot run: they need a key, or a file."""
+    called = {
+        (node.func.value.id, node.func.attr)
+        for block in list_blocks(page, "python")
+        for node in ast.walk(compile(block, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name)
+    }
+    unknown = [
+        (handle, name) for handle, name in called if not hasattr(HANDLES.get(handle), name) and handle in HANDLES
+    ]
+    assert unknown == []
+
+
 ERROR: Final = re.compile(r"`((?:[A-Z][a-z]+)+)`")
 
 
