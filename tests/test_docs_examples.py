@@ -8,14 +8,18 @@ import inspect
 import re
 import shlex
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import aiohttp
 import pytest
 from tests.support.running_server import run_server
 
 import indelible
+import indelible.client.http_transport
+import indelible.store.database.errors
+from indelible.errors import IndelibleError
 from indelible.server.app import Server
 from indelible.settings import load_settings
 
@@ -46,6 +50,53 @@ async def test_the_library_page_runs(
         await run_blocks([first], {})
         await run_blocks(rest, {"indelible": indelible, "chat": await app.create_chat()})
     assert "complete" in capsys.readouterr().out
+
+
+async def test_the_feed_page_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with indelible.open("other.db", model="demo") as app:
+        names = {"chat": await app.create_chat(), "cursor": None, "aclosing": aclosing}
+        await run_blocks(list_blocks("feed.md", "python"), names)
+    assert capsys.readouterr().out.startswith("snapshot ")
+
+
+HANDLES: Final = {"app": indelible.App, "user": indelible.User, "chat": indelible.Chat, "reply": indelible.Reply}
+
+
+def list_pages_with_python() -> list[str]:
+    return [page.name for page in sorted(DOCS.glob("*.md")) if list_blocks(page.name, "python")]
+
+
+@pytest.mark.parametrize("page", list_pages_with_python())
+def test_every_method_that_an_example_calls_exists(page: str) -> None:
+    """Also in examples that cannot run: they need a key, or a file."""
+    called = {
+        (node.func.value.id, node.func.attr)
+        for block in list_blocks(page, "python")
+        for node in ast.walk(compile(block, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name)
+    }
+    unknown = [
+        (handle, name) for handle, name in called if not hasattr(HANDLES.get(handle), name) and handle in HANDLES
+    ]
+    assert unknown == []
+
+
+ERROR: Final = re.compile(r"`((?:[A-Z][a-z]+)+)`")
+
+
+@pytest.mark.parametrize("page", ["library.md", "remote.md", "operations.md", "errors.md"])
+def test_every_error_that_a_page_names_can_be_imported(page: str) -> None:
+    classes = {kind.__name__ for kind in find_kinds(IndelibleError)}
+    named = classes & set(ERROR.findall((DOCS / page).read_text()))
+    assert named
+    assert [name for name in sorted(named) if not hasattr(indelible, name)] == []
+
+
+def find_kinds(kind: type) -> set[type]:
+    return {kind}.union(*map(find_kinds, kind.__subclasses__()))
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
 from importlib import metadata
 from pathlib import Path
@@ -203,3 +204,13 @@ def test_importing_the_front_door_loads_nothing_heavy(fresh_python: Path, tmp_pa
     show = f"import sys, indelible; print(*sorted(set('{HEAVY}'.split()) & set(sys.modules)))"
 
     assert run(fresh_python, "-c", show, at=tmp_path).split() == []
+
+
+def test_the_package_names_the_systems_and_the_pythons_that_it_runs_on() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [line.split(" :: ") for line in project["classifiers"]]
+    assert [line[1:] for line in named if line[0] == "Operating System"] == [["POSIX"]]
+    versions = [line[2] for line in named if line[:2] == ["Programming Language", "Python"] and "." in line[2]]
+    assert versions == ["3.11", "3.12", "3.13"]
+    assert project["requires-python"] == f">={versions[0]}"
+    assert f"{sys.version_info.major}.{sys.version_info.minor}" in versions

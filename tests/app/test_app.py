@@ -14,6 +14,7 @@ from tests.support.messages import find_reply, outline, read_text
 from tests.support.waiting import deadline
 
 import indelible
+from indelible.app.chat import Chat
 from indelible.app.compose import open_app
 from indelible.content import Part, TextDelta, ToolCall
 from indelible.errors import Invalid, ModelFailed, NotFound, Shutdown
@@ -303,3 +304,31 @@ async def test_a_tool_knows_its_chat_its_user_its_turn_and_the_value_given_to_op
 
     assert note.input_schema["properties"] == {}
     assert (seen, deps) == (expected, ["noted"] * 4)
+
+
+@pytest.mark.both_databases
+async def test_looking_for_the_chats_of_a_name_creates_no_user(database: str, tmp_path: Path) -> None:
+    async with open_app(database, model=ScriptedModel([say("Hi")]), settings=SETTINGS) as app:
+        typo, mine = app.user("typo"), await app.create_chat()
+        assert (await typo.chats(), await typo.chats(search="hello"), await typo.files()) == ([], [], [])
+        assert (await typo.draft(), (await typo.usage()).days) == ("", [])
+        for attempt in (
+            lambda: typo.chat(mine.id),
+            lambda: typo.read_file("file_1"),
+            lambda: typo.delete_file("file_1"),
+            lambda: anext(Chat(typo._service, mine.id).events()),
+            lambda: Chat(typo._service, mine.id).post("Hello"),
+            lambda: Chat(typo._service, mine.id).delete(),
+        ):
+            with pytest.raises(NotFound):
+                await attempt()
+        await typo.save_draft("")
+        with pytest.raises(Invalid, match="name"):
+            await app.user(" ").chats()
+        assert [user.name for user in await app.accounts.list_users()] == ["local"]
+
+        chat = await typo.create_chat()  # which is no typo then
+        assert [found.id for found in await typo.chats()] == [chat.id]
+        await app.user("bob").save_draft("Hm")
+        await app.user("eve").upload(b"Hm", name="hm.txt")
+        assert sorted(user.name for user in await app.accounts.list_users()) == ["bob", "eve", "local", "typo"]

@@ -40,6 +40,7 @@ async def test_a_second_process_is_told_who_has_the_file_and_the_first_goes_on(
     process, answer = await harness.try_to_start_worker()
     process.join()
     assert f"chats.db is in use by another server or worker (process {harness.workers[0].pid})" in answer
+    assert "worker=False" in answer
     async with reading(reader):
         await reader.wait_for_ends(1)
     await reader.check(harness.engine)

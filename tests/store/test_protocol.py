@@ -130,6 +130,10 @@ KEPT_BY = {
         "The owner of a chat": "a_stop_of_a_held_chat_and_its_answer_cost_one_transaction_and_six_statements",
         "The cost does not depend": "the_status_of_a_chat_costs_the_same_however_long_it_is",
     },
+    "find_user": {
+        "The id of the user": "a_user_is_made_once_and_found_again",
+        "A name that": "a_user_gets_no_name_that_an_account_may_not_have",
+    },
     "ensure_user": {
         "The id of the user": "a_user_is_made_once_and_found_again",
         "A name that": "a_user_gets_no_name_that_an_account_may_not_have",

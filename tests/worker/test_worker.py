@@ -184,7 +184,7 @@ class Unsteady(WatchedStore):
         raise DatabaseUnreachable("The database is away.")
 
 
-@pytest.mark.may_log("waits for the database")
+@pytest.mark.may_log("failed and will be retried: The database is away", "waits for the database")
 async def test_a_database_that_is_away_for_a_while_delays_and_loses_nothing(harness: AppHarness) -> None:
     gate, tried = asyncio.Event(), asyncio.Event()
 
@@ -224,7 +224,7 @@ class Hasty(SystemClock):
         return super().call_later(0.0 if delay_s == 10.0 else delay_s, callback)
 
 
-@pytest.mark.may_log("releasing chats failed", "waits for the database")
+@pytest.mark.may_log("failed and will be retried: The database is away", "waits for the database")
 async def test_a_worker_comes_to_its_end_though_the_database_is_away(harness: AppHarness) -> None:
     ending = asyncio.Event()
     store = Unsteady(harness.store)

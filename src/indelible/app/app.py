@@ -78,6 +78,10 @@ class App(User):
             self._stop_worker()
         self.feed.leave()
 
+    async def close_readings(self) -> None:
+        """Close the loops over replies and feeds that were left."""
+        await self._dependencies.readings.aclose()
+
     def service_of(self, user_id: str, *, is_admin: bool = False) -> LocalService:
         """The use cases of the user with this id."""
         return LocalService(self._dependencies, user_id=user_id, is_admin=is_admin)
@@ -89,5 +93,8 @@ class App(User):
         self.feed.notifier.notify_readers(user_ids)
 
     def user(self, name: str) -> User:
-        """The user of this name. A new user is created on first use, which raises `Invalid` for an impossible name."""
+        """The user of this name. A new user is created by what is stored first: a chat, a file, a draft.
+
+        Reading creates nobody. An impossible name is `Invalid` on first use.
+        """
         return User(LocalService(self._dependencies, user=name))

@@ -19,6 +19,7 @@ import msgspec
 from indelible.app.archive import write_archive
 from indelible.app.pages import collect_pages
 from indelible.app.reply import Reply
+from indelible.concurrency.readings import until_process_ends
 from indelible.content import ToolResult, ToolSpec
 from indelible.machine.events import FeedEvent, MessageTree
 from indelible.recording.storage.protocol import RunSummary, RunTree
@@ -122,11 +123,18 @@ class Chat:
         """Every message of every branch in short: id, parent, role, model, time and the beginning of its text."""
         return await self._service.get_tree(self.id)
 
-    async def events(self, *, after: str | None = None) -> AsyncGenerator[FeedEvent, None]:
-        """The feed: a snapshot, then new events; or everything since the cursor `after`."""
+    def events(self, *, after: str | None = None) -> AsyncGenerator[FeedEvent, None]:
+        """The feed: a snapshot, then new events; or everything since the cursor `after`.
+
+        It ends when the process is told to end (SIGTERM).
+        """
+        return self._service.readings.add(self._read_events(after))
+
+    async def _read_events(self, after: str | None) -> AsyncGenerator[FeedEvent, None]:
         async with self._service.open_events(self.id, after=after) as events:
-            async for event in events:
-                yield event
+            with until_process_ends(events) as endless:
+                async for event in endless:
+                    yield event
 
     async def attempts(self, *, before: str | None = None, limit: int = 50) -> list[AttemptView]:
         """Every attempt, newest first, failed ones included."""

@@ -114,7 +114,7 @@ async def open_app(
                 names = list(dict.fromkeys([*(models or ()), *catalog.list_names()]))
                 store, feed, files, stop_worker = parts
                 owner_id = await store.ensure_user(user)
-                yield App(
+                app = App(
                     store,
                     feed,
                     clock=clock,
@@ -132,6 +132,8 @@ async def open_app(
                     ),
                     stop_worker=stop_worker,
                 )
+                stack.push_async_callback(app.close_readings)
+                yield app
             except Exception as error:
                 body_error = error
                 raise

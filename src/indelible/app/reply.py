@@ -128,7 +128,7 @@ class Reply:
     def __aiter__(self) -> AsyncIterator[Part]:
         if self._reading is not None and self._reading.ag_running:
             raise RuntimeError("This reply is being read already. Use chat.events(after=…) for a second reader.")
-        self._reading = cast("AsyncGeneratorType[Part, None]", self._read())
+        self._reading = cast("AsyncGeneratorType[Part, None]", self._service.readings.add(self._read()))
         return self._reading
 
     def __await__(self) -> Generator[Any, None, Self]:

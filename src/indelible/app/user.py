@@ -16,6 +16,7 @@ from typing import Any
 from indelible.app.archive import read_archive
 from indelible.app.chat import Chat
 from indelible.app.pages import collect_pages
+from indelible.concurrency.readings import until_process_ends
 from indelible.content import ToolSpec
 from indelible.files.protocol import StoredFile
 from indelible.machine.events import FeedEvent
@@ -96,11 +97,18 @@ class User:
         """What your chats used, by day and model: the last 30 days by default. Admins may ask for others."""
         return await self._service.lists.get_usage(since=since, until=until, user=user, by_user=by_user)
 
-    async def events(self, chat_id: str | None = None, *, after: str | None = None) -> AsyncGenerator[FeedEvent, None]:
-        """The live list: the newest chats, then every change; with `chat_id`, the feed of that chat woven in."""
+    def events(self, chat_id: str | None = None, *, after: str | None = None) -> AsyncGenerator[FeedEvent, None]:
+        """The live list: the newest chats, then every change; with `chat_id`, the feed of that chat woven in.
+
+        It ends when the process is told to end (SIGTERM).
+        """
+        return self._service.readings.add(self._read_events(chat_id, after))
+
+    async def _read_events(self, chat_id: str | None, after: str | None) -> AsyncGenerator[FeedEvent, None]:
         async with self._service.lists.open_tab(chat_id, after=after) as events:
-            async for event in events:
-                yield event
+            with until_process_ends(events) as endless:
+                async for event in endless:
+                    yield event
 
     # --- files ---
 

@@ -48,4 +48,7 @@ class Client(User):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._http.__aexit__()
+        try:
+            await self._service.readings.aclose()
+        finally:
+            await self._http.__aexit__()

@@ -21,6 +21,7 @@ import msgspec
 from indelible.client.files import RemoteFiles
 from indelible.client.http_transport import HttpTransport
 from indelible.client.lists import RemoteLists
+from indelible.concurrency.readings import Readings
 from indelible.content import ToolResult, ToolSpec
 from indelible.machine.events import FeedEvent, MessageTree
 from indelible.recording.storage.protocol import RunTree
@@ -48,6 +49,7 @@ class RemoteService:
 
     def __init__(self, http: HttpTransport) -> None:
         self.http = http
+        self.readings = Readings()
         self.files = RemoteFiles(http)
         self.lists = RemoteLists(http)
 

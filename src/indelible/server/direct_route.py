@@ -134,6 +134,11 @@ def _read_values(asked: list[tuple[str, ModelField]], given: Mapping[str, str], 
 # --- what can be read ----------------------------------------------------------------------
 
 
+def _is_response(returned: Any) -> bool:
+    """`dict[str, str]` is no class, and from Python 3.13 on `issubclass` says so."""
+    return isinstance(returned, type) and issubclass(returned, Response)
+
+
 def _is_readable(route: APIRoute) -> bool:
     asked = route.dependant
     values = [*asked.query_params, *asked.header_params]
@@ -142,7 +147,7 @@ def _is_readable(route: APIRoute) -> bool:
     names |= {each.name or "" for each in asked.dependencies} | ({asked.request_param_name or ""} - {""})
     return (
         iscoroutinefunction(route.endpoint)
-        and issubclass(get_type_hints(route.endpoint).get("return", object), Response)
+        and _is_response(get_type_hints(route.endpoint).get("return"))
         and all(_is_text(field) for field in asked.path_params)
         and all(_is_single_value(field) for field in values)
         and len(asked.body_params) <= 1

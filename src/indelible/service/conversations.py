@@ -119,7 +119,7 @@ class ConversationService:
             raise Invalid("A chat's name is 1 to 200 printable ASCII characters.")
         if _CHAT_ID.fullmatch(name):
             return name
-        user_id = await self.service.get_user_id()
+        user_id = await self.service.get_user_id(create=True)
         return derive_id("chat", hashlib.blake2b(f"{user_id}\0{name}".encode(), digest_size=16).digest())
 
     async def exists(self, chat_id: str) -> bool:
@@ -146,7 +146,7 @@ class ConversationService:
         """
         check_parameters(settings.parameters or {})
         new = NewChat(
-            owner_id=await self.service.get_user_id(),
+            owner_id=await self.service.get_user_id(create=True),
             blocks=to_blocks(given.blocks) if given.blocks else [],
             history=given.history,
             progress=given.progress,

@@ -65,7 +65,7 @@ class LocalFiles:
     """The files of one user in the store of this process."""
 
     def __init__(
-        self, files: FileStore, get_user_id: Callable[[], Awaitable[str]], shares: ShareStore | None = None
+        self, files: FileStore, get_user_id: Callable[..., Awaitable[str]], shares: ShareStore | None = None
     ) -> None:
         self._files = files
         self._get_user_id = get_user_id
@@ -81,7 +81,7 @@ class LocalFiles:
         key: UploadKey | None = None,
     ) -> StoredFile:
         """With a `key`, a repeated request gets the same file."""
-        user_id = await self._get_user_id()
+        user_id = await self._get_user_id(create=True)
         return await self._files.upload(
             user_id, open_chunks(), name=name, hint=media_type, announced_bytes=size, key=key
         )

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import NoneType
 from typing import Any, Final, Self, TypeVar
@@ -29,6 +29,7 @@ from typing import Any, Final, Self, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from indelible.concurrency.readings import Readings
 from indelible.content import ToolResult, ToolSpec, encode
 from indelible.content.title import extract_title
 from indelible.errors import Invalid, NotFound, RateLimited
@@ -90,6 +91,9 @@ from indelible.tools.output import cut_text, limit_for, render_output
 
 T = TypeVar("T")
 
+NOBODY: Final = "nobody"
+"""The id of a user who has none yet, and so owns nothing."""
+
 _SENDS: Final[dict[str, Callable[[], SendCommand]]] = {
     "queue": commands.Send,
     "interrupt": commands.SendInterrupt,
@@ -116,10 +120,11 @@ class ServiceDependencies:
     shares: ShareStore | None = None
     budget: Budget | None = None
     files: FileStore
+    readings: Readings = field(default_factory=Readings)
 
 
 class LocalService:
-    """The use cases of one user, identified by id, or by name; a new name creates a user."""
+    """The use cases of one user, identified by id, or by name: the first thing stored for a new name creates a user."""
 
     def __init__(
         self,
@@ -129,6 +134,7 @@ class LocalService:
         user: str | None = None,
         is_admin: bool = False,
     ) -> None:
+        self.readings = dependencies.readings
         self._dependencies = dependencies
         self._store = dependencies.store
         self._feed = dependencies.feed
@@ -140,15 +146,17 @@ class LocalService:
         self._request: Request | None = None
         self.files = LocalFiles(dependencies.files, self.get_user_id, dependencies.shares)
 
-    async def get_user_id(self) -> str:
+    async def get_user_id(self, *, create: bool = False) -> str:
+        """Whoever stores something, or waits for it, creates a missing user. Reading does not: a name may be a typo."""
         if self._user_id is None:
-            self._user_id = await self._store.ensure_user(self._user or "")
-        return self._user_id
+            name = self._user or ""
+            self._user_id = await (self._store.ensure_user(name) if create else self._store.find_user(name))
+        return self._user_id or NOBODY
 
     async def once(self, key: str, *, route: str, body_hash: bytes) -> Self:
         """The same service for one request that may be repeated: its command is carried out once."""
         repeatable = copy(self)
-        repeatable._request = Request(await self.get_user_id(), key, route, body_hash)
+        repeatable._request = Request(await self.get_user_id(create=True), key, route, body_hash)
         return repeatable
 
     # --- chats ---
@@ -168,7 +176,7 @@ class LocalService:
         check_parameters(parameters or {})
         blocks = [] if message is None else to_blocks(message)
         new = NewChat(
-            owner_id=await self.get_user_id(),
+            owner_id=await self.get_user_id(create=True),
             blocks=blocks,
             model=model,
             system_prompt=system,

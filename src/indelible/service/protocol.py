@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
+from indelible.concurrency.readings import Readings
 from indelible.content import ToolResult, ToolSpec
 from indelible.machine.events import FeedEvent, MessageTree
 from indelible.recording.storage.protocol import RunTree
@@ -41,6 +42,10 @@ MAX_PAGE = 200
 
 
 class ChatService(Protocol):
+    @property
+    def readings(self) -> Readings:
+        """The open loops over replies and feeds; whoever closes the service closes them first."""
+
     @property
     def files(self) -> FileService:
         """The use cases of the user's files (files.py)."""

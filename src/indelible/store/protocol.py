@@ -253,6 +253,12 @@ class ChatStore(Protocol):
         The cost does not depend on the length of the chat or of a running reply.
         """
 
+    async def find_user(self, name: str) -> str | None:
+        """The id of the user with this name; None if there is none.
+
+        A name that no new user may have is refused, as `ensure_user` does it.
+        """
+
     async def ensure_user(self, name: str) -> str:
         """The id of the user with this name, who is created if missing.
 

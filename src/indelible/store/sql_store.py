@@ -97,7 +97,7 @@ from indelible.store.queries.leases import (
 from indelible.store.queries.listing import ChatCount, ChatSummary, count_chats, list_chats, load_summary
 from indelible.store.queries.liveness import UnheldStop, Vacancy, load_unheld_stops, load_vacant
 from indelible.store.queries.open_turn import Expired, Held, OpenWork, Probe, load_expired, load_held, load_work
-from indelible.store.queries.users import ensure_user, find_owner
+from indelible.store.queries.users import ensure_user, find_owner, find_user
 
 _log: Final = get_logger(__name__)
 P = ParamSpec("P")
@@ -422,6 +422,9 @@ class SqlStore:
 
     async def status(self, chat_id: str) -> ChatStatus:
         return await self._ask(load_status, chat_id, lease_timeout_s=self.lease_timeout_s)
+
+    async def find_user(self, name: str) -> str | None:
+        return await self._ask(find_user, name)
 
     async def ensure_user(self, name: str) -> str:
         return await self.database.write(lambda transaction: ensure_user(transaction, name))

@@ -54,7 +54,7 @@ class LocalLists:
     def __init__(
         self,
         dependencies: ServiceDependencies,
-        get_user_id: Callable[[], Awaitable[str]],
+        get_user_id: Callable[..., Awaitable[str]],
         request: Request | None = None,
         *,
         access: Access,
@@ -112,7 +112,7 @@ class LocalLists:
         size_bytes, limit = len(encode(text)), self._dependencies.limits.message_bytes
         if size_bytes > limit:
             raise TooLarge(f"Draft too long: {size_bytes:,} bytes (limit {limit:,}).")
-        save = partial(self._lists.save_draft, chat_id, await self._get_user_id(), text)
+        save = partial(self._lists.save_draft, chat_id, await self._get_user_id(create=bool(text)), text)
         await perform_once(self._request, save, describe_nothing, NoneType)
 
     async def export_chat(self, chat_id: str, format: ExportFormat = "json") -> bytes:
@@ -127,7 +127,7 @@ class LocalLists:
 
     async def import_chat(self, content: bytes) -> CreatedChat:
         file = self._check_file(await asyncio.to_thread(parse_file, content))
-        write = partial(self._lists.import_chat, file, owner_id=await self._get_user_id())
+        write = partial(self._lists.import_chat, file, owner_id=await self._get_user_id(create=True))
         return await perform_once(self._request, write, describe_copy, CreatedChat)
 
     def _check_file(self, file: ChatFile) -> ChatFile:
@@ -184,7 +184,7 @@ class LocalLists:
         self, chat_id: str | None, after: str | None
     ) -> AsyncIterator[tuple[Reader | ListReader, str | None]]:
         """A reader of all that a tab shows, and the share that it depends on, if the chat is another user's."""
-        user_id = await self._get_user_id()
+        user_id = await self._get_user_id(create=True)  # it waits for what will be theirs
         share_id = None if chat_id is None else await self._access.check_read(chat_id, user_id)
         show = None if share_id is None else show_event
         tab = self._dependencies.feed.open_tab(user_id, chat_id, after, is_owner=share_id is None, show=show)

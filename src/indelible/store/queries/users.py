@@ -29,14 +29,21 @@ async def find_owner(transaction: Transaction, chat_id: str) -> str | None:
     return None if row is None else str(row["owner_id"])
 
 
-async def ensure_user(transaction: Transaction, name: str) -> str:
-    """The id of the user with this name, who is created if missing. Concurrent calls get the same id."""
+async def find_user(transaction: Transaction, name: str) -> str | None:
+    """The id of the user with this name. None if a new user may have the name; `Invalid` if not."""
     row = await transaction.one(_USER, name)
     if row is None:
         check_user_name(name)
+    return None if row is None else str(row["id"])
+
+
+async def ensure_user(transaction: Transaction, name: str) -> str:
+    """The id of the user with this name, who is created if missing. Concurrent calls get the same id."""
+    found = await find_user(transaction, name)
+    if found is None:
         await insert_user(transaction, name, "user", await transaction.now())
-        row = await transaction.one(_USER, name)
-    return str(row["id"])
+        found = str((await transaction.one(_USER, name))["id"])
+    return found
 
 
 async def insert_user(transaction: Transaction, name: str, role: UserRole, now: datetime) -> None:

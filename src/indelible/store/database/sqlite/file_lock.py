@@ -125,7 +125,10 @@ def _explain(path: Path, error: OSError) -> str:
 def _describe_holder(handle: int, path: Path) -> DatabaseInUse:
     process, url = _read_holder(handle)
     who = f" (process {process})" if process else ""
-    what = f"{path} is in use by another server or worker{who}. Stop it first, or use PostgreSQL to run several."
+    what = (
+        f"{path} is in use by another server or worker{who}. Stop it first, open the file beside it with worker=False, "
+        "or use PostgreSQL to run several."
+    )
     if _held.get(path) == os.getpid():  # the number in the file may be that of a process in another container
         what = f"{path} is in use by this program. Use the app that has it open, or open it with worker=False."
     return DatabaseInUse(

@@ -1,0 +1,281 @@
+"""Loops over replies and feeds that a program leaves, and programs that are told to end while they read.
+
+The programs are real ones, in processes of their own: what an interpreter prints as it ends is what they are about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from tests.support.app_harness import AppHarness
+from tests.support.waiting import DEADLINE_S, deadline
+
+import indelible
+from indelible.errors import Shutdown
+from indelible.testing import ScriptedModel, parts
+
+LEAVES = """
+import asyncio, sys
+import indelible
+
+def open_user():
+    where = sys.argv[1]
+    return indelible.Client(where) if where.startswith("http") else indelible.open(where, model="demo")
+
+async def relay(chat):
+    async for event in chat.events():
+        yield event
+
+async def read_one(reading):
+    async for _ in reading:
+        break
+
+async def main():
+    async with open_user() as user:
+        chat = await user.create_chat()
+        async for part in chat.send("Tell me a long story."):
+            break
+        reply = chat.send("And another.")
+        async for part in reply:
+            break
+        async for part in reply:
+            break
+        async for event in chat.events():
+            break
+        async for event in user.events():
+            break
+        left = chat.events(after="start")
+        await asyncio.create_task(read_one(left))
+        async for event in relay(chat):
+            break
+    print("closed")
+
+asyncio.run(main())
+"""
+
+SERVES = """
+import asyncio, os, signal, socket, sys
+from contextlib import asynccontextmanager
+
+import aiohttp, uvicorn
+from fastapi import FastAPI
+from fastapi.responses import StreamingResponse
+
+import indelible
+
+number = getattr(signal, sys.argv[2])
+
+@asynccontextmanager
+async def lifespan(api):
+    async with indelible.open(sys.argv[1], model="demo") as app:
+        api.state.app = app
+        yield
+    print("the app is closed")
+
+api = FastAPI(lifespan=lifespan)
+
+@api.get("/events")
+async def relay():
+    chat = await api.state.app.create_chat()
+
+    async def write():
+        async for event in chat.events():
+            yield event.kind + "\\n"
+        print("the feed has ended")
+
+    return StreamingResponse(write())
+
+@api.get("/reply")
+async def reply():
+    chat = await api.state.app.create_chat()
+
+    async def write():
+        async with chat.stream("hello") as reply:
+            os.kill(os.getpid(), number)
+            async for part in reply:
+                yield part.text
+
+    return StreamingResponse(write())
+
+async def read(url):
+    async with aiohttp.ClientSession() as session:
+        async with session.get(url + "/events") as events:
+            assert await events.content.readline() == b"snapshot\\n"
+            async with session.get(url + "/reply") as reply:
+                print(len(await reply.text()) > 50)
+            assert await events.content.read() == b""
+
+async def main():
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, lambda *_: None)  # uvicorn raises the signal again when it has ended
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(api, log_level="warning"))
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(read(f"http://127.0.0.1:{listening.getsockname()[1]}"))
+        await server.serve(sockets=[listening])
+    print("served")
+
+asyncio.run(main())
+"""
+
+WAITS = """
+import asyncio, os, signal, sys
+import indelible
+
+async def read(chat):
+    async for event in chat.events():
+        os.kill(os.getpid(), signal.SIGTERM)
+
+async def main():
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    async with indelible.open(sys.argv[1], model="demo") as app, asyncio.TaskGroup() as tasks:
+        tasks.create_task(read(await app.create_chat()))
+        await told.wait()
+    print("closed")
+
+asyncio.run(main())
+"""
+
+INTERRUPTED = """
+import asyncio, os, signal, sys
+import indelible
+
+async def main():
+    async with indelible.open(sys.argv[1], model="demo") as app:
+        chat = await app.create_chat()
+        try:
+            async for event in chat.events():
+                os.kill(os.getpid(), signal.SIGINT)
+        finally:
+            print("left")
+
+try:
+    asyncio.run(main())
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+async def run_program(text: str, *arguments: str) -> tuple[int, list[str], str]:
+    """Its exit status, the lines that it printed, and what it complained about."""
+    command = [sys.executable, "-W", "error", "-c", text, *arguments]
+    done = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, check=False, timeout=DEADLINE_S
+    )
+    return done.returncode, done.stdout.splitlines(), done.stderr
+
+
+async def test_a_program_that_leaves_its_loops_ends_without_a_word(tmp_path: Path) -> None:
+    assert await run_program(LEAVES, str(tmp_path / "chats.db")) == (0, ["closed"], "")
+
+
+async def test_a_program_that_leaves_its_loops_over_http_ends_without_a_word(harness: AppHarness) -> None:
+    server = await harness.start_server("demo")
+    assert await run_program(LEAVES, server.url) == (0, ["closed"], "")
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+async def test_a_server_that_relays_a_feed_ends_when_it_is_told_and_cuts_no_reply(number: str, tmp_path: Path) -> None:
+    printed = ["the feed has ended", "True", "the app is closed", "served"]
+    status, lines, complaints = await run_program(SERVES, str(tmp_path / "chats.db"), number)
+    assert (status, sorted(lines), complaints) == (0, sorted(printed), "")
+
+
+async def test_a_program_with_a_handler_of_its_own_ends_while_a_feed_is_read(tmp_path: Path) -> None:
+    assert await run_program(WAITS, str(tmp_path / "chats.db")) == (0, ["closed"], "")
+
+
+async def test_ctrl_c_ends_a_program_that_reads_a_feed(tmp_path: Path) -> None:
+    assert await run_program(INTERRUPTED, str(tmp_path / "chats.db")) == (0, ["left", "interrupted"], "")
+
+
+@contextmanager
+def handling(heard: list[int], *numbers: signal.Signals) -> Iterator[dict[signal.Signals, Any]]:
+    """A handler for each of them, until the end of the block."""
+
+    def make() -> Any:
+        def handle(number: int, frame: FrameType | None) -> None:
+            heard.append(number)
+
+        return handle
+
+    handlers = {number: make() for number in numbers}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield handlers
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+async def test_feeds_end_by_the_signal_that_ends_a_program_and_by_no_other(database: str) -> None:
+    heard: list[int] = []
+    kinds: list[str] = []
+    with handling(heard, signal.SIGTERM, signal.SIGINT) as handlers:
+        async with indelible.open(database, model="demo") as app, deadline("the end of both feeds"):
+            chat = await app.create_chat()
+            async with asyncio.TaskGroup() as tasks, aclosing(app.events()) as lists:
+                await anext(lists)
+                joined = asyncio.Event()
+
+                async def read() -> None:
+                    async for event in chat.events():
+                        kinds.append(event.kind)
+                        joined.set()
+
+                tasks.create_task(read())
+                await joined.wait()
+                signal.raise_signal(signal.SIGINT)
+                await chat.update(title="Still here")
+                assert heard == [signal.SIGINT]
+                signal.raise_signal(signal.SIGTERM)
+                assert [event.kind async for event in lists] in ([], ["chat"])
+        assert heard == [signal.SIGINT, signal.SIGTERM]
+        assert {number: signal.getsignal(number) for number in handlers} == handlers
+    assert kinds[0] == "snapshot"
+
+
+async def test_a_task_that_is_cancelled_while_its_feed_is_told_to_end_is_cancelled(database: str) -> None:
+    with handling([], signal.SIGTERM):
+        async with indelible.open(database, model="demo") as app:
+            chat = await app.create_chat()
+            joined = asyncio.Event()
+
+            async def read() -> None:
+                async for _ in chat.events():
+                    joined.set()
+
+            task = asyncio.create_task(read())
+            await joined.wait()
+            await asyncio.sleep(0)
+            signal.raise_signal(signal.SIGTERM)
+            asyncio.get_running_loop().call_soon(task.cancel)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+
+async def test_a_task_in_the_middle_of_a_reply_learns_that_its_app_was_closed(database: str) -> None:
+    model = ScriptedModel([[parts.text_delta("1", "Well"), parts.hang()]])
+    reading, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def read(chat: indelible.Chat) -> None:
+        async for _ in chat.send("Talk"):
+            reading.set()
+            await may_go_on.wait()
+
+    async with indelible.open(database, model=model) as app:
+        task = asyncio.create_task(read(await app.create_chat()))
+        await reading.wait()
+    may_go_on.set()
+    with pytest.raises(Shutdown):
+        await task
