@@ -31,7 +31,7 @@ from indelible.models.protocol import Model
 from indelible.notify import LocalNotifier, Notifier, PostgresNotifier
 from indelible.recording.recorder import DebugRecorder
 from indelible.recording.storage.sql_records import SqlRecords
-from indelible.redaction.known import list_process_secrets
+from indelible.redaction.known import KnownSecrets, list_process_secrets
 from indelible.service.budget import Budget
 from indelible.service.stop import StopSweeper
 from indelible.settings import Settings, load_settings
@@ -226,6 +226,7 @@ async def _put_together(
     running.append(services.create_task(FileSweeper(files, clock=clock, woken=deleted).run(), name="removing files"))
     stack.callback(lambda: [task.cancel() for task in running])
     if worker:
+        secrets = [*list_process_secrets(settings), *([address.password] if address.password else [])]
         if address.is_sqlite:
             await store.retire_all()
         recorder = DebugRecorder(
@@ -235,10 +236,7 @@ async def _put_together(
             lease_timeout_s=settings.lease_timeout_s,
             clock=clock,
             metrics=metrics,
-            secrets=[
-                *list_process_secrets(settings),
-                *([address.password] if address.password else []),
-            ],
+            secrets=secrets,
         )
         running.append(services.create_task(recorder.run(), name="debug records"))
         stack.push_async_callback(recorder.drain)
@@ -255,6 +253,7 @@ async def _put_together(
             metrics=metrics,
             recorder=recorder,
             files=files,
+            hide_secrets=KnownSecrets(secrets).hide,
         )
         working = services.create_task(made.run(), name="worker")
         stack.push_async_callback(_wait_for, working)
@@ -338,6 +337,7 @@ def make_worker(
     metrics: Metrics = NO_METRICS,
     recorder: DebugRecorder | None = None,
     files: FileStore | None = None,
+    hide_secrets: Callable[[str], str] = str,
 ) -> Worker:
     """A worker and its journal. The feed publishes its rows in this process; a notification wakes other processes."""
 
@@ -366,5 +366,6 @@ def make_worker(
         metrics=metrics,
         recorder=recorder,
         files=files or SqlFiles(store.database, [DatabaseBytes(store.database)]),
+        hide_secrets=hide_secrets,
     )
     return Worker(setup, notifier)
