@@ -9,6 +9,7 @@ Must stay true (tests/app/test_app.py): everything that `open` started has ended
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -26,8 +27,8 @@ from indelible.files.protocol import FileLimits, FileStore
 from indelible.files.sql_files import SqlFiles
 from indelible.files.sweeper import FileSweeper
 from indelible.metrics import NO_METRICS, Metrics
-from indelible.models.catalog import DEMO, Catalog
-from indelible.models.protocol import Model
+from indelible.models.catalog import DEMO, PRICES_UNKNOWN, Catalog
+from indelible.models.protocol import Model, traits_of
 from indelible.notify import LocalNotifier, Notifier, PostgresNotifier
 from indelible.recording.recorder import DebugRecorder
 from indelible.recording.storage.sql_records import SqlRecords
@@ -45,6 +46,7 @@ from indelible.store.sql_store import SqlStore
 from indelible.tools.toolset import AnyTool, Toolset
 from indelible.worker import Worker, WorkerDependencies
 
+_log: Final = logging.getLogger(__name__)
 _MODEL_MEMBERS: Final = ("provider", "name", "context_limit", "stream")
 
 
@@ -94,6 +96,8 @@ async def open_app(
             own = [] if model is not None and not isinstance(model, str) else [settings.model]
             for name in (*own, *settings.models):  # the operator's choice, whoever may use it
                 _check_model(name, models=models or {}, check=catalog.check)
+            if settings.user_max_usd_per_day and (worker or listed_models_only):
+                await _warn_of_unlimited(catalog, models or {}, own=model)
             if worker and any(name != DEMO for name in (settings.model, *settings.models)):
                 await asyncio.to_thread(catalog.load)
             in_catalog = catalog.find_for_user if listed_models_only else catalog.find
@@ -317,6 +321,15 @@ def _check_model(name: str, *, models: Mapping[str, Model], check: Callable[[str
             check(name)
         except ModelFailed as failure:
             raise Invalid(f"model: {failure.message}") from failure
+
+
+async def _warn_of_unlimited(catalog: Catalog, models: Mapping[str, Model], *, own: str | Model | None) -> None:
+    """Say for which models the limit in dollars does not hold, because nobody knows what they cost."""
+    objects = {**models, **({} if own is None or isinstance(own, str) else {own.name: own})}
+    unpriced = [name for name in await asyncio.to_thread(catalog.list_unpriced) if name not in objects]
+    unpriced += [name for name, model in objects.items() if traits_of(model).price is None]
+    if unpriced:
+        _log.warning("user_max_usd_per_day does not limit %s: %s", ", ".join(unpriced), PRICES_UNKNOWN)
 
 
 async def _wait_for(task: asyncio.Task[None]) -> None:
