@@ -12,8 +12,8 @@
 
 A wire format reads the parameters that it supports. The rest are not sent, and the user gets a warning: a parameter
 that is dropped silently looks like a model that does not obey. A parameter of another name, or a value of the wrong
-type, is refused where it is given (`check_parameters`); in a chat that has it nevertheless, such a value is a failure of
-kind `config`, and such a name a warning.
+type, is refused where it is given (`check_parameters`); in a chat that has it nevertheless, such a value is a failure
+of kind `config`, and such a name a warning.
 
 Nothing else of a request can be set here: permission to choose a chat's parameters is not permission to choose its
 model or its tools.
