@@ -125,44 +125,54 @@ async def test_r5_a_steer_of_a_commit_whose_answer_was_lost_is_in_the_next_promp
 
 
 class SlowStore(WatchedStore):
-    """Its first row waits until the test lets it go on."""
+    """Its rows wait until the test lets them go on."""
 
-    def __init__(self, store: Any, gate: asyncio.Event) -> None:
+    def __init__(self, store: Any) -> None:
         super().__init__(store)
-        self._gate = gate
+        self.waits = asyncio.Event()
+        self.gate = asyncio.Event()
 
     async def append(self, rows: Sequence[JournalRow]) -> Appended:
-        await self._gate.wait()
+        self.waits.set()
+        await self.gate.wait()
         return await self._store.append(rows)
 
 
-async def test_a_complete_reply_is_handed_over_complete_although_its_end_was_not_written_yet(
+async def test_the_calls_of_a_reply_whose_end_was_not_written_yet_are_run_by_the_next_worker(
     harness: AppHarness,
 ) -> None:
-    gate, leaving = asyncio.Event(), asyncio.Event()
+    leaving, store = asyncio.Event(), SlowStore(harness.store)
     workers: list[RunningWorker] = []
+    runs: list[str] = []
+
+    async def work() -> str:
+        runs.append("run")
+        return "done"
 
     async def say() -> AsyncIterator[Part]:
         try:
             yield TextDelta("1", "Hi")
-            yield parts.finish()
-        finally:  # the reply is complete: its worker is told to leave before it can write the end of the turn
+            await store.waits.wait()
+            for part in CALL:
+                yield part
+        finally:  # the reply is complete: its worker is told to leave before any of its tools begins
             workers[0].worker._scope.on_cancel(leaving.set)
             workers[0].worker.stop()
             await leaving.wait()
-            gate.set()
+            store.gate.set()
 
     settings = make_settings(tool_grace_s=DEADLINE_S)
-    store = SlowStore(harness.store, gate)
-    workers.append(await harness.start_worker(ScriptedModel([lambda call: say()]), store=store, settings=settings))
+    model = ScriptedModel([lambda call: say()])
+    workers.append(await harness.start_worker(model, store=store, settings=settings, tools=[work]))
     chat = await harness.app.create_chat("Go")
     await wait_for_task(workers[0].task, what="the worker")
-    assert (await harness.store.view(chat.id)).status == "pending"
-    await harness.start_worker(ScriptedModel([]))  # no model is asked again
+    assert ((await harness.store.view(chat.id)).status, runs) == ("pending", [])
+    await harness.start_worker(ScriptedModel([[TextDelta("1", "Done"), parts.finish()]]), tools=[work])
     await harness.wait_for_end(chat)
-    reply = find_reply(await chat.messages())
-    assert (read_text(reply.blocks), reply.partial, reply.reason) == ("Hi", False, None)
-    assert len((await harness.load(chat)).attempts) == 1
+    assert runs == ["run"]
+    assert outline(await chat.messages()) == [
+        ("user", "Go"), ("assistant", "Hi"), ("tool", "done"), ("assistant", "Done"),
+    ]  # fmt: skip
 
 
 # --- a stop ---
