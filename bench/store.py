@@ -211,7 +211,7 @@ async def _open_journal(bench: Bench, size: int) -> AsyncIterator[WriteGroup]:
     async def write() -> None:
         for writer in writers:
             writer.publish(TextDelta("1", _WORDS))
-        while any(writer.waiting for writer in writers):
+        while any(writer.committed < writer.accepted for writer in writers):
             committed.clear()
             await committed.wait()
 

@@ -146,3 +146,13 @@ def test_variables_of_our_own_and_of_others_are_not_reported(monkeypatch: pytest
     monkeypatch.setenv("MAX_STEP", "1")
 
     assert list_unknown_variables() == []
+
+
+async def test_a_limit_in_dollars_that_cannot_be_enforced_is_named() -> None:
+    prices = {"ollama:gemma": [0.0, 0.0]}
+    limited = {"user_max_usd_per_day": 1.0, "models": ["ollama:llama3", "ollama:gemma"], "prices": prices}
+    found = find(await examine(load_settings(database="chats.db", port=0, **limited)), "prices")
+    assert found.status == "warning"
+    assert found.message.startswith("user_max_usd_per_day does not limit ollama:llama3: their prices are not known.")
+    unlimited = await examine(load_settings(database="chats.db", port=0, **limited | {"user_max_usd_per_day": 0}))
+    assert [finding for finding in unlimited if finding.check == "prices"] == []

@@ -52,6 +52,7 @@ WITHOUT_UNIT = {
     "models",
     "chain_models",
     "debug",
+    "prices",
 }
 ADDRESSES_AND_KEYS = {f"{name}_{what}" for name in ("anthropic", "openai") for what in ("api_key", "base_url")}
 
@@ -75,6 +76,16 @@ def read_problem(**given: object) -> str:
     return str(caught.value)
 
 
+def test_prices_are_tables_or_pairs_with_slashes(monkeypatch: pytest.MonkeyPatch, empty_place: Path) -> None:
+    monkeypatch.setenv("INDELIBLE_PRICES", "ollama:*=0/0, openai:gpt-5@https://x.test/v1=1.25/10/0.125")
+    assert load_settings().prices == {"ollama:*": [0, 0], "openai:gpt-5@https://x.test/v1": [1.25, 10, 0.125]}
+    monkeypatch.delenv("INDELIBLE_PRICES")
+    (empty_place / FILE).write_text('[prices]\n"ollama:*" = [1, 2.5]\n')
+    assert load_settings().prices == {"ollama:*": [1, 2.5]}
+    for wrong in ({"a": [1]}, {"a": [1, 2, 3, 4, 5]}, {"a": [-1, 2]}, {"a": ["x", 2]}, "a=1", "a"):
+        assert "prices = " in read_problem(prices=wrong)
+
+
 def test_without_anything_set_the_defaults_hold() -> None:
     assert load_settings().model_dump() == {
         "model": "demo",
@@ -85,6 +96,7 @@ def test_without_anything_set_the_defaults_hold() -> None:
         "openai_api_key": "",
         "openai_base_url": "",
         "base_urls": {},
+        "prices": {},
         "debug": "errors",
         "debug_retention_s": 30 * 86400,
         "database": "indelible.db",

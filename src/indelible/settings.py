@@ -68,6 +68,14 @@ def _split_addresses(value: object) -> object:
     return {address: name for address, _, name in (pair.strip().partition("=") for pair in value.split(",")) if address}
 
 
+def _split_prices(value: object) -> object:
+    """The environment has no tables."""
+    if not isinstance(value, str):
+        return value
+    pairs = (pair.strip().rpartition("=") for pair in value.split(",") if pair.strip())
+    return {name.strip(): rates.split("/") for name, _, rates in pairs}
+
+
 def _check_variables(addresses: dict[str, str]) -> dict[str, str]:
     """A key written where the name of its variable belongs must not be shown."""
     if any(name and not _VARIABLE.fullmatch(name) for name in addresses.values()):
@@ -95,6 +103,12 @@ Addresses = Annotated[
     BeforeValidator(_split_addresses),
     AfterValidator(_check_variables),
     Allowed("a table of addresses, each with the name of the variable that holds its key; `address=NAME,…`"),
+]
+Prices = Annotated[
+    dict[Name, Annotated[list[Amount], Field(min_length=2, max_length=4)]],
+    NoDecode,
+    BeforeValidator(_split_prices),
+    Allowed("a table of names or patterns, each with two to four numbers, 0 or more; `pattern=1.25/10,…`"),
 ]
 Debug = Annotated[Literal["off", "errors", "all"], Allowed("off, errors or all")]
 OnDisconnect = Annotated[Literal["finish", "stop"], Allowed("finish or stop")]
@@ -128,6 +142,11 @@ class Settings(BaseSettings):
     openai_base_url: Text = Field("", description="The base URL of OpenAI's API. Default: OPENAI_BASE_URL.")
     base_urls: Addresses = Field(
         {}, repr=False, description="Further base URLs that a chat or a message may use (`provider:NAME@address`)."
+    )
+    prices: Prices = Field(
+        {},
+        description="Prices of models, by name or pattern (`ollama:*`): dollars per million tokens of input and "
+        "output, then of cached input and of written cache.",
     )
     database: Database = Field(
         "indelible.db", description="Where chats are stored: a SQLite file, or `postgresql://user:password@host/name`."
@@ -172,7 +191,10 @@ class Settings(BaseSettings):
     user_max_tokens_per_day: CountOrNone = Field(
         0, description="Tokens of one user in a day (UTC), input and output; 0 means no limit."
     )
-    user_max_usd_per_day: Amount = Field(0, description="Costs of one user in a day (UTC); 0 means no limit.")
+    user_max_usd_per_day: Amount = Field(
+        0,
+        description="Known costs of one user in a day (UTC); 0 means no limit. Models without a price are not limited.",
+    )
 
     max_connections: Count = Field(
         10_000, description="Maximum number of open connections. At the limit, idle ones are closed for new ones."

@@ -233,7 +233,9 @@ async def test_s87_a_parameter_of_the_wrong_type_is_refused(
     async with open_user(database, ScriptedModel([])) as user:
         with pytest.raises(indelible.Invalid, match=problem):
             await user.create_chat(parameters=parameters)
-        chat = await user.create_chat(parameters={"temperature": 0, "max_tokens": 10, "stop": "x", "unknown": {}})
+        chat = await user.create_chat(parameters={"temperature": 0, "max_tokens": 10, "stop": "x"})
+        with pytest.raises(indelible.Invalid, match=r"Unknown parameter temprature\. Did you mean temperature\?"):
+            await chat.update(parameters={"temprature": 1})
         with pytest.raises(indelible.Invalid, match=problem):
             await chat.update(parameters=parameters)
 

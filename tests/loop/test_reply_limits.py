@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from indelible import tool
-from indelible.content import Finish, KeepAlive, Part, TextDelta, ToolCall
+from indelible.content import (
+    Finish,
+    KeepAlive,
+    Part,
+    ReasoningDelta,
+    Source,
+    StreamWarning,
+    TextDelta,
+    TextStart,
+    ToolCall,
+    ToolInputDelta,
+    ToolInputEnd,
+    ToolInputStart,
+    ToolResult,
+)
 from indelible.content.blocks import text_of
 from indelible.errors import ModelFailed
 from indelible.loop import RetryPolicy, TurnCompleted, TurnFailed
@@ -72,6 +87,79 @@ async def test_s103_a_call_that_comes_whole_counts_as_well(harness: LoopHarness)
     endless = Endless(ToolCall(id="1", name="write", arguments='{"text": "' + "x" * 2000 + '"}'), TextDelta("1", "on"))
     await harness.start(ScriptedModel([endless.stream]), reply_max_characters=1000)
     assert endless.closed
+
+
+LONG_ID, LONG_NAME = "i" * 257, "n" * 129
+CALL = ToolCall(id="c", name="write", arguments="{}")
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (ToolInputStart("c", LONG_NAME), "a tool name of 129 characters (limit 128)"),
+        (ToolInputStart(LONG_ID, "write"), "an id of 257 characters (limit 256)"),
+        (replace(CALL, name=LONG_NAME), "a tool name of 129 characters (limit 128)"),
+        (replace(CALL, id=LONG_ID), "an id of 257 characters (limit 256)"),
+        (ToolInputDelta(LONG_ID, "{"), "an id of 257 characters (limit 256)"),
+        (ToolInputEnd(LONG_ID), "an id of 257 characters (limit 256)"),
+        (ToolResult(LONG_ID, "search", provider_executed=True), "an id of 257 characters (limit 256)"),
+        (ToolResult("c", LONG_NAME, provider_executed=True), "a tool name of 129 characters (limit 128)"),
+        (TextStart(LONG_ID), "an id of 257 characters (limit 256)"),
+        (TextDelta(LONG_ID, "word"), "an id of 257 characters (limit 256)"),
+        (ReasoningDelta(LONG_ID, "word"), "an id of 257 characters (limit 256)"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
+)
+async def test_an_id_or_a_name_without_end_fails_the_attempt_and_the_rest_is_kept(
+    harness: LoopHarness, said: Part, why: str
+) -> None:
+    endless = Endless(TextDelta("1", "word "), CALL, said)
+    end = await harness.start(ScriptedModel([endless.stream]))
+    assert isinstance(end, TurnFailed)
+    assert isinstance(end.error, ModelFailed)
+    assert (why in end.error.message, end.error.retryable) == (True, False)
+    assert endless.closed
+    assert harness.published == [TextDelta("1", "word "), CALL]
+    (step,) = harness.saved
+    assert text_of(step.blocks) == "word "
+    assert {block.id for block in step.blocks if isinstance(block, ToolCall)} == {"c"}
+
+
+@pytest.mark.parametrize("make", [lambda id_: ToolInputStart(id_, "write"), lambda id_: replace(CALL, id=id_)])
+@pytest.mark.parametrize("ids", [lambda number: f"c{number}", lambda number: "c"], ids=["different", "the same"])
+async def test_a_reply_has_a_limited_number_of_calls_and_keeps_them(
+    harness: LoopHarness, make: Callable[[str], Part], ids: Callable[[int], str]
+) -> None:
+    async def call_on() -> AsyncIterator[Part]:
+        yield TextDelta("1", "word ")
+        for number in range(10_000):
+            call = make(ids(number))
+            yield call
+            if isinstance(call, ToolInputStart):
+                yield ToolInputEnd(call.id)
+
+    end = await harness.start(ScriptedModel([lambda call: call_on()]))
+    assert isinstance(end, TurnFailed)
+    assert "more than 128 tool calls in one reply" in str(end.error)
+    (step,) = harness.saved
+    assert len([block for block in step.blocks if isinstance(block, ToolCall)]) == 128
+    assert text_of(step.blocks) == "word "
+
+
+@pytest.mark.parametrize(
+    "said", [replace(CALL, name="n" * 100), TextStart("t"), StreamWarning("w" * 90), Source(url="https://" + "u" * 90)]
+)
+async def test_what_is_no_delta_counts_in_the_limit_of_a_reply(harness: LoopHarness, said: Part) -> None:
+    endless = Endless(said)
+    await harness.start(ScriptedModel([endless.stream]), reply_max_characters=10_000)
+    assert len(harness.published) < 10_000 / 20
+    assert harness.published[-1] == Finish("length")
+
+
+async def test_the_finish_itself_ends_no_reply_twice(harness: LoopHarness) -> None:
+    said = [TextDelta("1", "word"), Finish("stop", metadata={"long": "m" * 100})]
+    await harness.start(ScriptedModel([said]), reply_max_characters=50)
+    assert harness.published == said
 
 
 class AliveOnly:

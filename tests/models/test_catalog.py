@@ -12,6 +12,7 @@ from indelible.content import Usage
 from indelible.errors import ModelFailed
 from indelible.models.catalog import PROVIDERS, Catalog, check_address
 from indelible.models.http.http_model import HttpModel
+from indelible.models.protocol import traits_of
 from indelible.models.providers.demo.model import DemoModel
 from indelible.settings import load_settings
 
@@ -284,3 +285,34 @@ def test_a_name_that_no_model_can_have_is_refused(name: str) -> None:
     with pytest.raises(ModelFailed) as caught:
         Catalog(load_settings(), environment={}).check(name)
     assert caught.value.kind == "config"
+
+
+OWN_PRICES = {"ollama:free": [0.0, 0.0], "ollama:*": [1.0, 2.0], "openai:*@https://gateway.test/*": [3.0, 4.0]}
+
+
+@pytest.mark.parametrize(
+    ("name", "nano"),
+    [
+        ("ollama:llama3", 3_000),
+        ("ollama:free", 0),
+        ("openai:gpt-5@https://gateway.test/v1", 7_000),
+        ("openai:gpt-5", None),
+    ],
+)
+def test_the_operators_prices_come_first_by_name_or_pattern(name: str, nano: int | None) -> None:
+    settings = load_settings(
+        models=[name], openai_api_key="k", base_urls={"https://gateway.test/v1": ""}, prices=OWN_PRICES
+    )
+    price = traits_of(Catalog(settings, environment={}).find(name)).price
+    assert price is not None
+    cost = price(Usage(input_tokens=1, output_tokens=1))
+    assert cost == nano or (nano is None and cost not in (None, 3_000, 7_000))
+
+
+def test_models_whose_price_nobody_knows_are_listed_whether_their_key_is_here_or_not() -> None:
+    names = ["openai:gpt-5", "openai:no-such-model", "openai:gpt-5@https://gateway.test/v1", "ollama:llama3", "demo"]
+    settings = load_settings(model="groq:nothing", models=names, prices={"ollama:*": [0.0, 0.0]})
+    unpriced = ["groq:nothing", "openai:no-such-model", "openai:gpt-5@https://gateway.test/v1"]
+    assert Catalog(settings, environment={}).list_unpriced() == unpriced
+    moved = load_settings(models=["openai:gpt-5"], openai_base_url="https://gateway.test/v1")
+    assert Catalog(moved, environment={}).list_unpriced() == ["openai:gpt-5"]

@@ -68,4 +68,25 @@ def test_every_parameter_is_checked_where_it_is_given() -> None:
         with pytest.raises(Invalid, match=f"The parameter {name} must be"):
             check_parameters({name: 1.5j if name in ("format", "metadata") else {}})
         check_parameters({name: None})
-    check_parameters({"temperature": 1, "max_tokens": 10, "stop": ["a"], "effort": "low", "of_nobody": {}})
+    check_parameters({"temperature": 1, "max_tokens": 10, "stop": ["a"], "effort": "low"})
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("temprature", "Did you mean temperature?"),
+        ("maxTokens", "Did you mean max_tokens?"),
+        ("zzz", "Known are effort,"),
+    ],
+)
+def test_an_unknown_parameter_is_refused_with_a_suggestion(name: str, hint: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        check_parameters({"temperature": 1, name: 1})
+    assert str(caught.value).startswith(f"Unknown parameter {name}. {hint}")
+    check_parameters({name: 1}, allow_unknown=True)  # an export of a chat that has it
+
+
+def test_an_endless_name_is_not_repeated() -> None:
+    with pytest.raises(Invalid) as caught:
+        check_parameters({"x" * 100_000: 1})
+    assert len(str(caught.value)) < 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from indelible.content import Usage
-from indelible.models.profile import find_profile
+from indelible.models.profile import NANO, find_profile, price_by
 
 MILLION = 1_000_000
 
@@ -114,3 +114,12 @@ def test_what_models_of_chat_completions_do(model: str, thinks_first: bool, retu
     profile = find_profile("openai-chat", model, provider_id=None)
     assert (profile.thinks_first, profile.returns_reasoning) == (thinks_first, returns_reasoning)
     assert profile.inline_thinking
+
+
+@pytest.mark.parametrize(
+    ("rates", "dollars"),
+    [([1.0, 10.0], 3.0), ([1.0, 10.0, 0.5], 2.75), ([1.0, 10.0, 0.5, 2.0], 2.95), ([0.0, 0.0], 0.0)],
+)
+def test_the_operators_price_counts_cached_input_as_it_says(rates: list[float], dollars: float) -> None:
+    usage = Usage(input_tokens=1_000_000, output_tokens=200_000, cache_read_tokens=500_000, cache_write_tokens=200_000)
+    assert price_by(rates, usage) == round(dollars * NANO)

@@ -11,6 +11,8 @@ import indelible
 from indelible.clock import SystemClock
 from indelible.errors import RateLimited
 from indelible.machine import commands
+from indelible.models.catalog import PRICES_UNKNOWN
+from indelible.models.protocol import ModelTraits
 from indelible.service.budget import Budget
 from indelible.settings import load_settings
 from indelible.store.lists.usage import UsageDay
@@ -85,3 +87,27 @@ async def test_a_user_over_the_limit_starts_no_reply_and_another_does(database: 
         with pytest.raises(RateLimited, match="100 tokens is used up"):
             await app.create_chat("And now?")
         assert (await app.usage(by_user=True, since=date.min, until=date.max)).total.input_tokens == 180
+
+
+SAID = "user_max_usd_per_day does not limit ollama:llama3, own: " + PRICES_UNKNOWN
+
+
+async def test_a_limit_in_dollars_that_does_not_hold_for_a_model_is_said_at_the_start(
+    database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    free = ScriptedModel(name="own")
+    known = ScriptedModel(name="known")
+    known.traits = ModelTraits(makes_titles=False, price=lambda usage: 1)
+    limited = {"user_max_usd_per_day": 1, "models": ["ollama:llama3", "ollama:gemma"], "prices": {"*gemma": [1, 1]}}
+    for settings, expected in (
+        (
+            limited,
+            [SAID],
+        ),
+        ({**limited, "user_max_usd_per_day": 0}, []),
+    ):
+        caplog.clear()
+        chosen = load_settings(**settings)
+        async with indelible.open(database, model=free, models={"known": known}, settings=chosen):
+            pass
+        assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == expected

@@ -13,6 +13,7 @@ from tests.support.engine import get_database
 from indelible.content import Finish, TextDelta, Usage, UsageUpdate
 from indelible.errors import NotFound
 from indelible.machine import commands as c
+from indelible.service.lists.protocol import add_up
 from indelible.store.lists.usage import UsageDay
 from indelible.store.payloads import StepResult
 from indelible.store.sql_store import SqlStore
@@ -90,3 +91,19 @@ async def test_a_user_who_used_nothing_has_no_days_and_a_name_that_nobody_has_is
     assert await store.lists.usage(None, since=LONG_AGO, until=FAR_AWAY, name="Ada") == []
     with pytest.raises(NotFound, match=r"There is no user named Bob\."):
         await store.lists.usage(None, since=LONG_AGO, until=FAR_AWAY, name="Bob")
+
+
+async def test_a_cost_that_nobody_knows_is_null_and_not_zero(store: SqlStore, engine: AsyncEngine) -> None:
+    """By day and in total; a day without tokens costs nothing, and a known cost is added to what is unknown."""
+    chat = await Driver(store, engine).create()
+    await chat.work()
+    await chat.end(c.FinishTurn, pending=[Finish()], usage=Usage(input_tokens=10, output_tokens=5))
+    days = await load(store)
+    assert [day.cost for day in days] == [None]
+    assert add_up(days).cost is None
+    assert add_up([]).cost == 0
+    other = await Driver(store, engine).create()
+    await other.work()
+    usage = Usage(input_tokens=1)
+    await other.end(c.FinishTurn, pending=[Finish()], usage=usage, cost_nanousd=2_000_000_000)
+    assert add_up([*days, *await load(store)]).cost == pytest.approx(2.0)

@@ -61,7 +61,12 @@ class Bench:
     """One step's tools, ready to run."""
 
     def __init__(
-        self, *, limits: ToolLimits | None = None, limit_bytes: int = 65536, keep_file: KeepFile | None = None
+        self,
+        *,
+        limits: ToolLimits | None = None,
+        limit_bytes: int = 65536,
+        keep_file: KeepFile | None = None,
+        hide: Callable[[str], str] = str,
     ) -> None:
         self.clock = ManualClock()
         self.scope = CancelScope()
@@ -77,6 +82,7 @@ class Bench:
             clock=self.clock,
             metrics=NO_METRICS,
             keep_file=keep_file,
+            hide=hide,
         )
 
     async def run(self, *calls: Tool | tuple[Tool, str]) -> dict[str, ToolResult]:

@@ -9,6 +9,7 @@ Must stay true (tests/app/test_app.py): everything that `open` started has ended
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -26,12 +27,12 @@ from indelible.files.protocol import FileLimits, FileStore
 from indelible.files.sql_files import SqlFiles
 from indelible.files.sweeper import FileSweeper
 from indelible.metrics import NO_METRICS, Metrics
-from indelible.models.catalog import DEMO, Catalog
-from indelible.models.protocol import Model
+from indelible.models.catalog import DEMO, PRICES_UNKNOWN, Catalog
+from indelible.models.protocol import Model, traits_of
 from indelible.notify import LocalNotifier, Notifier, PostgresNotifier
 from indelible.recording.recorder import DebugRecorder
 from indelible.recording.storage.sql_records import SqlRecords
-from indelible.redaction.known import list_process_secrets
+from indelible.redaction.known import KnownSecrets, list_process_secrets
 from indelible.service.budget import Budget
 from indelible.service.stop import StopSweeper
 from indelible.settings import Settings, load_settings
@@ -45,6 +46,7 @@ from indelible.store.sql_store import SqlStore
 from indelible.tools.toolset import AnyTool, Toolset, name_of
 from indelible.worker import Worker, WorkerDependencies
 
+_log: Final = logging.getLogger(__name__)
 _MODEL_MEMBERS: Final = ("provider", "name", "context_limit", "stream")
 
 
@@ -94,6 +96,8 @@ async def open_app(
             own = [] if model is not None and not isinstance(model, str) else [settings.model]
             for name in (*own, *settings.models):  # the operator's choice, whoever may use it
                 _check_model(name, models=models or {}, check=catalog.check)
+            if settings.user_max_usd_per_day and (worker or listed_models_only):
+                await _warn_of_unlimited(catalog, models or {}, own=model)
             if worker and any(name != DEMO for name in (settings.model, *settings.models)):
                 await asyncio.to_thread(catalog.load)
             in_catalog = catalog.find_for_user if listed_models_only else catalog.find
@@ -234,6 +238,7 @@ async def _put_together(
     stack.callback(lambda: [task.cancel() for task in running])
     stop_worker = None
     if worker:
+        secrets = [*list_process_secrets(settings), *([address.password] if address.password else [])]
         if address.is_sqlite:
             await store.retire_all()
         recorder = DebugRecorder(
@@ -243,10 +248,7 @@ async def _put_together(
             lease_timeout_s=settings.lease_timeout_s,
             clock=clock,
             metrics=metrics,
-            secrets=[
-                *list_process_secrets(settings),
-                *([address.password] if address.password else []),
-            ],
+            secrets=secrets,
         )
         running.append(services.create_task(recorder.run(), name="debug records"))
         stack.push_async_callback(recorder.drain)
@@ -263,6 +265,7 @@ async def _put_together(
             metrics=metrics,
             recorder=recorder,
             files=files,
+            hide_secrets=KnownSecrets(secrets).hide,
         )
         working = services.create_task(made.run(), name="worker")
         stack.push_async_callback(_wait_for, working)
@@ -329,6 +332,15 @@ def _check_model(name: str, *, models: Mapping[str, Model], check: Callable[[str
             raise Invalid(f"model: {failure.message}") from failure
 
 
+async def _warn_of_unlimited(catalog: Catalog, models: Mapping[str, Model], *, own: str | Model | None) -> None:
+    """Say for which models the limit in dollars does not hold, because nobody knows what they cost."""
+    objects = {**models, **({} if own is None or isinstance(own, str) else {own.name: own})}
+    unpriced = [name for name in await asyncio.to_thread(catalog.list_unpriced) if name not in objects]
+    unpriced += [name for name, model in objects.items() if traits_of(model).price is None]
+    if unpriced:
+        _log.warning("user_max_usd_per_day does not limit %s: %s", ", ".join(unpriced), PRICES_UNKNOWN)
+
+
 async def _wait_for(task: asyncio.Task[None]) -> None:
     await asyncio.wait([task])
 
@@ -347,6 +359,7 @@ def make_worker(
     metrics: Metrics = NO_METRICS,
     recorder: DebugRecorder | None = None,
     files: FileStore | None = None,
+    hide_secrets: Callable[[str], str] = str,
 ) -> Worker:
     """A worker and its journal. The feed publishes its rows in this process; a notification wakes other processes."""
 
@@ -375,5 +388,6 @@ def make_worker(
         metrics=metrics,
         recorder=recorder,
         files=files or SqlFiles(store.database, [DatabaseBytes(store.database)]),
+        hide_secrets=hide_secrets,
     )
     return Worker(setup, notifier)

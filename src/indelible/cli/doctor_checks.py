@@ -25,7 +25,7 @@ import msgspec
 from indelible.cli.options import list_unknown_variables
 from indelible.errors import ModelFailed, StoreFailed
 from indelible.loopback import is_loopback
-from indelible.models.catalog import Catalog
+from indelible.models.catalog import PRICES_UNKNOWN, Catalog
 from indelible.server.access.authentication import has_login
 from indelible.settings import FILE, Settings
 from indelible.store.database.address import Address, describe, parse_address
@@ -81,6 +81,18 @@ def check_models(settings: Settings) -> Iterator[Finding]:
             yield Finding("failed", "model", f"{name}: {failure.message}")
         else:
             yield Finding("ok", "model", f"{name} can be used." if name == "demo" else f"{name} has its key.")
+    unpriced = _list_unpriced(catalog) if settings.user_max_usd_per_day else []
+    if unpriced:
+        names = ", ".join(unpriced)
+        yield Finding("warning", "prices", f"user_max_usd_per_day does not limit {names}: {PRICES_UNKNOWN}")
+
+
+def _list_unpriced(catalog: Catalog) -> list[str]:
+    """None if a name is wrong: that is a finding of its own."""
+    try:
+        return catalog.list_unpriced()
+    except ModelFailed:
+        return []
 
 
 def check_listening(settings: Settings) -> Iterator[Finding]:

@@ -26,7 +26,7 @@ import msgspec
 from indelible.clock import Clock, Timer
 from indelible.concurrency.scope import CancelScope, Cause
 from indelible.concurrency.tasks import GracefulTask, wait_uncancelled
-from indelible.content import Finish, KeepAlive, Part, StreamError, UsageUpdate
+from indelible.content import File, Finish, KeepAlive, Part, StreamError, ToolResult, UsageUpdate, encode
 from indelible.content.assemble import PartAssembler
 from indelible.errors import Interrupted, ModelFailed, TestBroken
 from indelible.logs import get_logger
@@ -41,6 +41,9 @@ _log: Final = get_logger(__name__)
 _PARTS_PER_SAMPLE: Final = 16
 _PARTS_BETWEEN_PAUSES: Final = 64
 """A model that never awaits must not starve other tasks, or a stop."""
+
+_UNCOUNTED_CHARACTERS: Final = 64
+"""What a picture or a result of the provider counts, whatever its size: there may not be endlessly many."""
 
 Publish = Callable[[Part], Awaitable[None] | None]
 
@@ -225,8 +228,9 @@ class Attempt:
                 self._answer = part
                 return
             await self._forward_each(ready)
-            self._characters_left -= len(getattr(part, "delta", "")) or len(getattr(part, "arguments", ""))
-            if self._characters_left < 0:
+            delta = getattr(part, "delta", None)
+            self._characters_left -= _count_characters(part) if delta is None else len(delta)
+            if self._characters_left < 0 and assembler.finish is None:
                 await self._forward_each(feed(Finish("length")))
             handed_on += 1
             if not handed_on % _PARTS_BETWEEN_PAUSES:
@@ -284,3 +288,8 @@ class Attempt:
             self._scope.cancel(Cause.SILENT)
         else:
             self._silence = self._clock.call_later(rest_s, self._check_silence)
+
+
+def _count_characters(part: Part) -> int:
+    """What a part that is no delta takes of the reply's limit. What a provider's own tools return is not the reply."""
+    return _UNCOUNTED_CHARACTERS if isinstance(part, File | ToolResult) else len(encode(part))

@@ -10,7 +10,8 @@ no consumer has to:
     call can have exactly one result;
   * reasoning is stamped with the time it began and ended, and a provider's own call with whether
     that provider accepts it unanswered, so that `finalize` needs nothing but the parts;
-  * a number of tokens that cannot be true counts as unknown.
+  * a number of tokens that cannot be true counts as unknown;
+  * ids, names and the number of calls have limits: a part beyond them fails the attempt, which keeps what came before.
 
 An ordinary part passes through as the same object. Text that is held back (the beginning of a possible
 tag, the first half of a pair) is emitted with the next part or by `release`, which the loop calls
@@ -30,11 +31,13 @@ from msgspec.structs import replace
 
 from indelible.clock import Clock
 from indelible.content import (
+    File,
     Finish,
     Part,
     ReasoningDelta,
     ReasoningEnd,
     ReasoningStart,
+    Source,
     TextDelta,
     TextEnd,
     TextStart,
@@ -58,6 +61,14 @@ U = TypeVar("U", bound=Finish | UsageUpdate)
 PART_TYPES: Final[frozenset[type]] = frozenset(get_args(Part))
 ACCEPTS_UNANSWERED_CALLS: Final = frozenset({"openai"})
 """Providers whose own calls (such as web search) may be in a history without a result."""
+
+MAX_ID_CHARACTERS: Final = 256
+"""Of a block or a call. A provider's have at most about 100."""
+MAX_NAME_CHARACTERS: Final = 128
+"""Of a tool, as a model calls it. A tool that exists has at most 64."""
+MAX_CALLS: Final = 128
+"""How many calls one model call may make."""
+_SAVED_SO_FAR: Final = "What came before is saved. Retry, or choose another model."
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
@@ -147,6 +158,8 @@ class Normalizer:
         delta = part.delta
         if type(delta) is not str or type(part.id) is not str:
             raise _reject(part, "its id and its delta have to be text")
+        if len(part.id) > MAX_ID_CHARACTERS:
+            raise _refuse_length("an id", part.id, MAX_ID_CHARACTERS)
         if not delta.isascii() or self._halves:
             delta = self._join(TextDelta, part.id, delta)
         if not self._inline_thinking:
@@ -182,6 +195,8 @@ class Normalizer:
     def _feed_delta(self, part: ReasoningDelta | ToolInputDelta) -> Sequence[Part]:
         if type(part.delta) is not str or type(part.id) is not str:
             raise _reject(part, "its id and its delta have to be text")
+        if len(part.id) > MAX_ID_CHARACTERS:
+            raise _refuse_length("an id", part.id, MAX_ID_CHARACTERS)
         if isinstance(part, ToolInputDelta):
             part = self._calls.rename(part)
         elif part.delta:
@@ -243,6 +258,8 @@ class _CallIds:
                 number += 1
             id_ = self._names[given] = f"{given}~{number}"
         self._used.add(id_)
+        if len(self._used) > MAX_CALLS:
+            raise ModelFailed(f"The model made more than {MAX_CALLS} tool calls in one reply. {_SAVED_SO_FAR}")
         if isinstance(part, ToolCall):
             self._complete.add(id_)
         if isinstance(part, ToolCall | ToolInputEnd):
@@ -316,7 +333,22 @@ def _clean(part: P) -> P:
         decoded = decode_part(encode(part))
     except (TypeError, ValueError, RecursionError) as error:
         raise _reject(part, str(error)) from error
+    if not isinstance(part, File | Source):  # a file's name, or the address of a source, is of another kind
+        _check_lengths(decoded)
     return part if decoded == part else cast(P, decoded)
+
+
+def _check_lengths(part: Part) -> None:
+    id_ = getattr(part, "id", "") or getattr(part, "call_id", "")
+    if len(id_) > MAX_ID_CHARACTERS:
+        raise _refuse_length("an id", id_, MAX_ID_CHARACTERS)
+    name = getattr(part, "name", "")
+    if len(name) > MAX_NAME_CHARACTERS:
+        raise _refuse_length("a tool name", name, MAX_NAME_CHARACTERS)
+
+
+def _refuse_length(what: str, text: str, limit: int) -> ModelFailed:
+    return ModelFailed(f"The model sent {what} of {len(text):,} characters (limit {limit}). {_SAVED_SO_FAR}")
 
 
 def _reject(part: object, why: str = "") -> ModelFailed:

@@ -47,6 +47,7 @@ class TurnOptions(msgspec.Struct, frozen=True, kw_only=True):
         passes the same values.
     adopt: the parts of a first step that another worker read to its finish. The model is not called again: only tools
         without a result run, and of those that had started only the idempotent ones.
+    hide_secrets: hides the secrets that this process knows in the text of a tool's exception.
     """
 
     call: CallOptions = CallOptions()
@@ -71,6 +72,7 @@ class TurnOptions(msgspec.Struct, frozen=True, kw_only=True):
     adopt: Sequence[Part] | None = None
     clock: Clock = SystemClock()
     metrics: Metrics = NO_METRICS
+    hide_secrets: Callable[[str], str] = str
 
     def __post_init__(self) -> None:
         for name, kind in (("call", CallOptions), ("retry", RetryPolicy), ("tool_limits", ToolLimits)):

@@ -287,6 +287,7 @@ class Turn:
             clock=options.clock,
             metrics=options.metrics,
             keep_file=self._host.keep_file if self._host_keeps_files else None,
+            hide=options.hide_secrets,
         )
         await runner.run([(at, plan) for at, plan in open_plans if isinstance(plan, RunHere)])
 

@@ -31,15 +31,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from functools import lru_cache
+from fnmatch import fnmatchcase
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 import msgspec
 from msgspec.structs import replace
 
 from indelible.clock import Clock, SystemClock
+from indelible.content import Usage
 from indelible.errors import ModelFailed
 from indelible.models.failures.classify import get_display_name
 from indelible.models.protocol import Model
@@ -82,6 +84,8 @@ PROVIDERS: Final[dict[str, Provider]] = {
 _SETTING_OF: Final = {"anthropic": "anthropic", "openai": "openai", "openai-chat": "openai"}
 """Providers with settings of their own: the prefix of `…_api_key`, `…_base_url` and of the variable `…_BASE_URL`."""
 
+PRICES_UNKNOWN: Final = "their prices are not known. Set them in the setting prices."
+_SOME_USAGE: Final = Usage(input_tokens=1000, output_tokens=1000)
 _BEFORE_ADDRESS: Final = re.compile(r"@(?=https?://)", re.IGNORECASE)
 """Where the name ends and the address begins. Model names may contain an `@`, too."""
 
@@ -179,10 +183,41 @@ class Catalog:
             remote_name=model,
             base_url=place.address,
             headers=wire.authorise(place.key) if place.key else {},
-            profile=replace(profile, chains=name in self._settings.chain_models),
+            profile=replace(
+                profile, chains=name in self._settings.chain_models, price=self._find_own_price(name) or profile.price
+            ),
             http=self._http,
             clock=self._clock,
         )
+
+    # --- prices ---
+
+    def _find_own_price(self, name: str) -> Callable[[Usage], int] | None:
+        """What the operator says that this model costs: the first of the setting's patterns that fits."""
+        rates = next((rates for pattern, rates in self._settings.prices.items() if fnmatchcase(name, pattern)), None)
+        if rates is None:
+            return None
+        from indelible.models.profile import price_by  # noqa: PLC0415
+
+        return partial(price_by, rates)
+
+    def list_unpriced(self) -> list[str]:
+        """The models of the settings whose price is not known, so that a limit in dollars does not hold for them.
+
+        It reads the price data, which takes a tenth of a second. The demo model costs nothing.
+        """
+        return [name for name in self.list_names() if name != DEMO and not self._has_price(name)]
+
+    def _has_price(self, name: str) -> bool:
+        from indelible.models.profile import find_profile  # noqa: PLC0415
+
+        if self._find_own_price(name) is not None:
+            return True
+        _, provider_name, provider, given, model = _parse_name(name)
+        address = self._read_own_address(provider_name, provider) if given is None else check_address(given)
+        official = _read_origin(address) == _read_origin(provider.address)
+        price = find_profile(provider.wire, model, provider_id=provider.prices if official else None).price
+        return price is not None and price(_SOME_USAGE) is not None
 
     # --- addresses and keys ---
 

@@ -13,8 +13,9 @@
 
 A wire format reads the parameters that it supports. The rest are not sent, and the user gets a warning: a parameter
 that is dropped silently looks like a model that does not obey. The last three are for the provider alone, and one that
-has no use for them changes nothing, so there is no warning. A value of the wrong type is refused where it is given
-(`check_parameters`); in a chat that has it nevertheless, it is a failure of kind `config`.
+has no use for them changes nothing, so there is no warning. A parameter of another name, or a value of the wrong type,
+is refused where it is given (`check_parameters`); in a chat that has it nevertheless, such a value is a failure of kind
+`config`, and such a name a warning.
 
 Nothing else of a request can be set here: permission to choose a chat's parameters is not permission to choose its
 model or its tools.
@@ -23,6 +24,7 @@ model or its tools.
 from __future__ import annotations
 
 import math
+from difflib import get_close_matches
 from typing import Any, Final, TypeVar, cast
 
 from indelible.errors import Invalid, ModelFailed
@@ -40,6 +42,7 @@ _TYPES: Final[dict[str, type]] = {
 }
 """The parameters that are one value; `stop` and `effort` have rules of their own."""
 
+_SHOWN_CHARACTERS: Final = 100
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 NAMES: Final = frozenset({*_TYPES, "stop", "effort"})
 _FILED_UNDER: Final = frozenset({"metadata", "prompt_cache_key", "safety_identifier"})
@@ -90,8 +93,16 @@ class Parameters:
         ]
 
 
-def check_parameters(given: dict[str, Any]) -> None:
-    """Raises `Invalid` for a value of the wrong type. An unknown parameter is not sent, and the user gets a warning."""
+def check_parameters(given: dict[str, Any], *, allow_unknown: bool = False) -> None:
+    """Raises `Invalid` for an unknown parameter or a value of the wrong type.
+
+    A chat of an earlier version may have unknown ones, and so may its export: they are not sent.
+    """
+    unknown = next((name for name in given if name not in NAMES), None)
+    if unknown is not None and not allow_unknown:
+        similar = get_close_matches(unknown, NAMES, n=1)
+        hint = f"Did you mean {similar[0]}?" if similar else f"Known are {', '.join(sorted(NAMES))}."
+        raise Invalid(f"Unknown parameter {unknown[:_SHOWN_CHARACTERS]}. {hint}")
     parameters = Parameters(given)
     try:
         for name, kind in _TYPES.items():

@@ -7,11 +7,14 @@ lists them.
 
 Must stay true (tests/models/test_profile.py): cached and reasoning tokens are priced as their provider prices them; an
 unknown model has no price rather than a wrong one.
+
+The operator's own prices (setting `prices`) come first: a gateway, a discount, a model that the data does not have.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any, Final, Literal
 
@@ -126,6 +129,16 @@ def _describe_claude(model: str) -> dict[str, Any]:
         "binds_thinking": version >= (5, 1),
         "effort": effort,
     }
+
+
+def price_by(rates: Sequence[float], usage: Usage) -> int:
+    """The cost of this usage, in billionths of a dollar, by dollars per million tokens (setting `prices`)."""
+    per_input, per_output = rates[:2]
+    per_read = rates[2] if len(rates) > 2 else per_input
+    per_write = rates[3] if len(rates) > 3 else per_input
+    fresh = max(0, usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens)
+    dollars = fresh * per_input + usage.cache_read_tokens * per_read + usage.cache_write_tokens * per_write
+    return round((dollars + usage.output_tokens * per_output) * NANO / 1_000_000)
 
 
 @lru_cache(maxsize=256)

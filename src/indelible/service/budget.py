@@ -2,7 +2,8 @@
 
 Only commands that start a reply are refused: reading, stopping and deleting cost nothing. The sums of the day are read
 before each of them, a few rows (store/lists/usage.py), so a user exceeds the limit by at most what is running. They
-hold every attempt, and stay when its chat is deleted. Without a limit nothing is read.
+hold every attempt, and stay when its chat is deleted. Without a limit nothing is read. Dollars limit only what has a
+known price; the start of a server and `indelible doctor` name the models of the settings that have none.
 
 Must stay true (tests/service/test_budget.py): the limit is per user, ends at midnight UTC, and stops no running reply;
 deleting a chat gives nothing back.
@@ -60,6 +61,6 @@ class Budget:
         if self._max_tokens and sum(line.input_tokens + line.output_tokens for line in used) >= self._max_tokens:
             detail = f"Today's limit of {self._max_tokens:,} tokens is used up. It is renewed at midnight UTC."
             raise RateLimited(detail, retry_after_s=wait_s)
-        if self._max_usd and sum(line.cost for line in used) >= self._max_usd:
+        if self._max_usd and sum(line.cost or 0 for line in used) >= self._max_usd:
             detail = f"Today's limit of ${self._max_usd:,.2f} is used up. It is renewed at midnight UTC."
             raise RateLimited(detail, retry_after_s=wait_s)

@@ -82,7 +82,8 @@ def describe_usage(used: UsagePage, *, by_user: bool = False) -> list[str]:
 
 
 def _make_row(first: str, user: str, model: str, used: Any) -> tuple[str, ...]:
-    counts = (f"{used.turns:,}", f"{used.input_tokens:,}", f"{used.output_tokens:,}", f"${used.cost:,.4f}")
+    cost = "unknown" if used.cost is None else f"${used.cost:,.4f}"
+    counts = (f"{used.turns:,}", f"{used.input_tokens:,}", f"{used.output_tokens:,}", cost)
     return (first, disarm(user), disarm(model), *counts)
 
 

@@ -11,8 +11,7 @@ result that is marked `interrupted`. A shutdown or a lost lease that cuts a tool
 its outcome is not known: the next worker decides.
 
 All calls run at once, up to a cap; tools that are declared serial run one after the other, in call
-order. A plain function runs in a daemon thread of its own, so one that blocks for ever holds up neither
-the event loop nor the end of the process.
+order. How a function is called, and what becomes of its result or its exception, is outcome.py.
 
 Must stay true (tests/tools/test_tool_run.py): no call ends without a result unless the scope was
 cancelled; a tool can neither raise out of here, nor hang the step past its time limit and grace.
@@ -22,11 +21,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
-import inspect
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -35,10 +31,11 @@ from indelible.concurrency.scope import CancelScope, Cause
 from indelible.concurrency.tasks import GracefulTask, wait_uncancelled
 from indelible.content import File, Part, ToolCall, ToolProgress, ToolResult, ToolStarted
 from indelible.content.assemble import OUTCOME_UNKNOWN
-from indelible.errors import StoreFailed, TestBroken
+from indelible.errors import StoreFailed
 from indelible.logs import get_logger
 from indelible.metrics import Metrics
-from indelible.tools.output import cut_text, render_output
+from indelible.tools.outcome import Hide, explain_error, run_tool
+from indelible.tools.output import cut_text
 from indelible.tools.tool import BadArguments, Tool, ToolCallRecord, ToolContext
 from indelible.tools.toolset import RunHere
 from indelible.tracing import span
@@ -78,13 +75,6 @@ class ToolLimits(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"{self}: at least one tool must run at once, with a time limit above 0 s")
 
 
-class ToolOutcome(NamedTuple):
-    """The outcome of a tool's function: a value or an error. Never an exception in flight."""
-
-    value: Any = None
-    error: BaseException | None = None
-
-
 KeepFile = Callable[[File], Awaitable[File | str]]
 """Stores a file that a tool returned: the file by reference, or the reason why it was not stored."""
 
@@ -111,8 +101,10 @@ class ToolRunner:
         clock: Clock,
         metrics: Metrics,
         keep_file: KeepFile | None = None,
+        hide: Hide = str,
     ) -> None:
         self._keep_file = keep_file
+        self._hide = hide
         self._turn_id = turn_id
         self._step = step
         self._scope = scope
@@ -193,12 +185,11 @@ class ToolRunner:
         )
         try:
             work = tool.bind(call.arguments, context)
-        except BadArguments as error:
-            await self._publish_in_turn(self._measure(_error(record, str(error)), 0.0))
-            return
         except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit) as error:  # a validator of the tool's own
-            self._log_error(record, error)
-            await self._publish_in_turn(self._measure(_error(record, _describe(error)), 0.0))
+            outcome = await explain_error(error, self._hide)
+            if not isinstance(error, BadArguments):
+                self._log_error(record, outcome.error)
+            await self._publish_in_turn(self._measure(_error(record, outcome.text), 0.0))
             return
         with span("tool", tool=record.name, call=record.id) as traced:
             await self._record(ToolStarted(call.id, call.name), record)
@@ -309,8 +300,8 @@ class ToolRunner:
             timed_out = not task.was_cancelled
             task.cancel()
 
-        start = _run_async if tool.is_async else _run_in_thread
-        task = GracefulTask(start(work), name=f"tool {record.name}", grace_s=self._limits.grace_s, clock=self._clock)
+        running = run_tool(work, is_async=tool.is_async, wants_files=self._keep_file is not None, hide=self._hide)
+        task = GracefulTask(running, name=f"tool {record.name}", grace_s=self._limits.grace_s, clock=self._clock)
         self._running.add(task)
         timer = self._clock.call_later(timeout_s, time_out)
         forget = self._scope.on_cancel(task.cancel)
@@ -323,9 +314,7 @@ class ToolRunner:
             self._running.discard(task)
         outcome = None if task.abandoned or task.task.cancelled() else task.task.result()
         if outcome is not None and outcome.error is None:
-            files: list[File] | None = None if self._keep_file is None else []
-            output = _render(outcome.value, files)
-            return ToolResult(call_id=record.id, name=record.name, output=output, files=files or [])
+            return ToolResult(call_id=record.id, name=record.name, output=outcome.text, files=outcome.files)
         left = f" It did not stop within {self._limits.grace_s:g} s and was abandoned; it may still be running."
         left = left if task.abandoned else ""
         if timed_out:
@@ -335,7 +324,7 @@ class ToolRunner:
         if outcome is None:
             return _error(record, "The tool was cancelled from within.")
         self._log_error(record, outcome.error)
-        return _error(record, _describe(outcome.error))
+        return _error(record, outcome.text)
 
     def _log_error(self, record: ToolCallRecord, error: BaseException | None) -> None:
         _log.warning("the tool %s raised an error", record.name, exc_info=error, extra={"call": record.id})
@@ -360,61 +349,3 @@ class ToolRunner:
 
 def _error(record: ToolCallRecord, text: str) -> ToolResult:
     return ToolResult(call_id=record.id, name=record.name, output=text, is_error=True)
-
-
-def _describe(error: BaseException | None) -> str:
-    kind = type(error).__name__
-    text = _render(error)
-    return f"{kind}: {text}" if text else kind
-
-
-def _render(value: object, files: list[File] | None = None) -> str:
-    """The text of a value, even if it raises when it is shown; `files` collects the files in it."""
-    try:
-        return render_output(value, files)
-    except TestBroken:
-        raise
-    except BaseException:
-        return f"<a {type(value).__name__} that cannot be shown as text>"
-
-
-async def _run_async(work: Callable[[], Coroutine[Any, Any, Any]]) -> ToolOutcome:
-    try:
-        return ToolOutcome(value=await work())
-    except (asyncio.CancelledError, TestBroken):
-        raise
-    except BaseException as error:  # a tool may raise anything, and it ends nothing but its call
-        return ToolOutcome(error=error)
-
-
-async def _run_in_thread(work: Callable[[], Any]) -> ToolOutcome:
-    """Run a plain function in a daemon thread; what it leaves to be awaited is awaited here."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[ToolOutcome] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def deliver(outcome: ToolOutcome) -> None:
-        if not done.done():
-            done.set_result(outcome)
-
-    def target() -> None:
-        try:
-            outcome = ToolOutcome(value=context.run(work))
-        except BaseException as error:  # a thread has no other way to report it
-            outcome = ToolOutcome(error=error)
-        with contextlib.suppress(RuntimeError):  # the event loop is closed, and no task waits any longer
-            loop.call_soon_threadsafe(deliver, outcome)
-
-    threading.Thread(target=target, name="indelible tool", daemon=True).start()
-    try:
-        outcome = await asyncio.shield(done)
-    except asyncio.CancelledError:
-        # A thread cannot be cancelled. It may check its scope and return; the task waits for that.
-        outcome = await done
-    if inspect.isawaitable(outcome.value):
-        return await _run_async(lambda: _await(outcome.value))
-    return outcome
-
-
-async def _await(value: Awaitable[Any]) -> Any:
-    return await value

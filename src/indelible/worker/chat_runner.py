@@ -289,6 +289,7 @@ class ChatRunner:
             adopt=plan.adopted,
             clock=deps.clock,
             metrics=deps.metrics,
+            hide_secrets=deps.hide_secrets,
         )
         return await run(model, history, writer, deps.tools, options, scope=scope)
 

@@ -97,6 +97,7 @@ class WorkerDependencies:
     metrics: Metrics = NO_METRICS
     recorder: Recorder | None = None
     chance: Callable[[], float] = random.random
+    hide_secrets: Callable[[str], str] = str
 
     def limit_reply(self, model: Model) -> ReplyLimits:
         """The limits of one reply of this model, by the settings."""

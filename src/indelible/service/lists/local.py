@@ -137,7 +137,7 @@ class LocalLists:
         here, it is removed, and the chat's model answers. Provider-executed tools are refused: they run at the
         operator's expense.
         """
-        check_parameters(file.parameters or {})
+        check_parameters(file.parameters or {}, allow_unknown=True)
         if any(tool.provider_executed or tool.options for tool in file.tools or ()):
             raise Invalid("tools: an imported chat has only tools that its client runs.")
         check = self._dependencies.check_model

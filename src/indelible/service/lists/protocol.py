@@ -27,11 +27,11 @@ NEW_CHAT: Final = NEW
 
 
 class UsageTotal(Result, frozen=True, kw_only=True):
-    """The sums over all days. `cost` is in dollars, of what has a known price."""
+    """The sums over all days. `cost` is in dollars, of what has a known price; None if nothing has."""
 
     input_tokens: int
     output_tokens: int
-    cost: float
+    cost: float | None
     turns: int
 
 
@@ -43,10 +43,11 @@ class UsagePage(Result, frozen=True, kw_only=True):
 
 
 def add_up(days: list[UsageDay]) -> UsageTotal:
+    known = [day.cost for day in days if day.cost is not None]
     return UsageTotal(
         input_tokens=sum(day.input_tokens for day in days),
         output_tokens=sum(day.output_tokens for day in days),
-        cost=sum(day.cost for day in days),
+        cost=sum(known) if known or not days else None,
         turns=sum(day.turns for day in days),
     )
 

@@ -153,10 +153,6 @@ class JournalWriter:
         return rest
 
     @property
-    def waiting(self) -> bool:
-        return self.over is None and self.committed < self.accepted
-
-    @property
     def ready(self) -> bool:
         """Whether a row is waiting to be written, or can be made."""
         if self.over is not None:

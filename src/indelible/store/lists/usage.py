@@ -65,13 +65,13 @@ class Used(NamedTuple):
 
 
 class UsageDay(msgspec.Struct, frozen=True, kw_only=True):
-    """What was used on a day with a model. `cost`: dollars, where the price is known. `user`: in lists of all."""
+    """What was used on a day with a model. `cost`: dollars, as far as known; None: unknown. `user`: in lists of all."""
 
     day: str
     model: str | None
     input_tokens: int
     output_tokens: int
-    cost: float
+    cost: float | None
     turns: int
     user: str | msgspec.UnsetType = msgspec.UNSET
 
@@ -105,10 +105,15 @@ async def load_usage(
             model=row["model"] or None,
             input_tokens=row["input_tokens"],
             output_tokens=row["output_tokens"],
-            cost=row["cost_nanousd"] / _NANO,
+            cost=_to_dollars(row["cost_nanousd"], row["input_tokens"] + row["output_tokens"]),
             turns=row["turns"],
             user=row["name"] or msgspec.UNSET,
         )
         for row in rows
         if row["day"] is not None
     ]
+
+
+def _to_dollars(cost_nanousd: int, tokens: int) -> float | None:
+    """A sum of 0 for tokens is a sum of unknown costs: a model that has a price costs something."""
+    return None if tokens and not cost_nanousd else cost_nanousd / _NANO

@@ -1,0 +1,141 @@
+"""What tools give, however large or secret: read beside the event loop, cut, and redacted."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BeforeValidator
+from tests.tools.test_tool_run import Bench, make
+
+from indelible.content import ToolResult
+
+PASSWORD = "hunter2hunter2"  # noqa: S105
+KEY = "sk-ant-" + "a1B2" * 10
+OWN = "Correct-Horse-Battery-9"
+LEAKS = f"postgresql://ada:{PASSWORD}@db/chats refused {KEY} and {OWN}"
+
+
+def hide_own(text: str) -> str:
+    return text.replace(OWN, "[redacted]")
+
+
+async def run_one(function: Callable[..., Any]) -> ToolResult:
+    bench = Bench(hide=hide_own)
+    await bench.run(make(function))
+    (result,) = bench.journal.results.values()
+    return result
+
+
+class Watchful:
+    """Remembers which threads have looked at it."""
+
+    def __init__(self) -> None:
+        self.seen_by: set[int] = set()
+
+    def __str__(self) -> str:
+        self.seen_by.add(threading.get_ident())
+        return "watchful"
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_the_event_loop_turns_no_value_of_unknown_size_into_text(is_async: bool) -> None:
+    watchful = Watchful()
+
+    async def give() -> Any:
+        """Give."""
+        return {"inside": [watchful]}
+
+    def give_plainly() -> Any:
+        """Give."""
+        return {"inside": [watchful]}
+
+    result = await run_one(give if is_async else give_plainly)
+    assert (result.output, result.is_error) == ('{"inside":["watchful"]}', False)
+    assert watchful.seen_by
+    assert threading.get_ident() not in watchful.seen_by
+
+
+async def test_the_event_loop_turns_no_exception_into_text() -> None:
+    watchful = Watchful()
+
+    async def fail() -> None:
+        """Fail."""
+        raise RuntimeError(watchful)
+
+    assert (await run_one(fail)).output == "RuntimeError: watchful"
+    assert threading.get_ident() not in watchful.seen_by
+
+
+def count_up() -> Iterator[int]:
+    yield from range(3)
+
+
+async def count_up_slowly() -> AsyncIterator[int]:
+    for number in range(3):
+        yield number
+
+
+@pytest.mark.parametrize("begin", [count_up, count_up_slowly, lambda: map(str, [1])])
+async def test_an_iterator_is_a_mistake_and_no_result(begin: Callable[[], Any]) -> None:
+    async def numbers() -> Any:
+        """Give numbers."""
+        return begin()
+
+    result = await run_one(numbers)
+    assert result.is_error
+    assert "Return a list or a text." in result.output
+
+
+def refuse_connection(length: int) -> None:
+    raise OSError(f"{LEAKS}{'x' * length}")
+
+
+@pytest.mark.parametrize("length", [0, 10_000_000])
+async def test_of_an_exception_model_and_log_get_neither_secrets_nor_megabytes(
+    length: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def connect() -> None:
+        """Connect."""
+        try:
+            refuse_connection(length)
+        except OSError as error:
+            raise RuntimeError(f"{LEAKS}{'y' * length}{LEAKS}") from error
+
+    with caplog.at_level(logging.WARNING):
+        result = await run_one(connect)
+    (record,) = caplog.records
+    logged = logging.Formatter().format(record)
+    for told in (result.output, logged):
+        assert "postgresql://" in told
+        assert "refused" in told
+        assert [secret for secret in (PASSWORD, KEY, OWN) if secret in told] == []
+        assert len(told) < 20_000
+    assert result.output.startswith("RuntimeError: postgresql://")
+    assert "OSError: postgresql://" in logged
+    assert "in connect\n" in logged
+    assert "direct cause" in logged
+
+
+def refuse(_given: Any) -> Any:
+    raise RuntimeError(f"{LEAKS}{'x' * 100_000}")
+
+
+Strange = Annotated[int, BeforeValidator(refuse)]
+
+
+async def test_of_a_validators_exception_they_get_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    async def check(thing: Strange) -> None:
+        """Check."""
+
+    bench = Bench(hide=hide_own)
+    with caplog.at_level(logging.WARNING):
+        await bench.run((make(check), '{"thing": 1}'))
+    (result,) = bench.journal.results.values()
+    assert result.output.startswith("The arguments")
+    for told in [result.output, *map(logging.Formatter().format, caplog.records)]:
+        assert [secret for secret in (PASSWORD, KEY, OWN) if secret in told] == []
+        assert len(told) < 20_000
