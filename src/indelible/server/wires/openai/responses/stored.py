@@ -118,9 +118,9 @@ class _StoredItems:
         match name:
             case ItemName(MessageName(chat_id, message_id), place):
                 path = await self._conversations.list_path(chat_id, upto=message_id, limit=1)
-                return _take_block(path[-1], place) if path and path[-1].id == message_id else None
+                return _restore_block(path[-1], place) if path and path[-1].id == message_id else None
             case ItemName(ResponseName() as parent, place):
-                return _take_item(await self._load(parent), place)
+                return _restore_item(await self._load(parent), place)
         return None
 
     async def _load(self, name: ResponseName) -> ResponseProjection:
@@ -129,16 +129,16 @@ class _StoredItems:
         return self._responses[name]
 
 
-def _take_block(message: ChatMessage, place: int) -> list[Message] | None:
+def _restore_block(message: ChatMessage, place: int) -> list[Message] | None:
     """The item at this place of a message. What a user or the system said is one item."""
     role = cast("Role", message.role)
     blocks = strip_request(message.blocks)
     if role in ("user", "system"):
-        return [_say(role, blocks, None)] if place == 0 else None
-    return [_say(role, [blocks[place]], message.model)] if place < len(blocks) and role != "notice" else None
+        return [_make_message(role, blocks, None)] if place == 0 else None
+    return [_make_message(role, [blocks[place]], message.model)] if place < len(blocks) and role != "notice" else None
 
 
-def _take_item(response: ResponseProjection, place: int) -> list[Message] | None:
+def _restore_item(response: ResponseProjection, place: int) -> list[Message] | None:
     """The item at this place of a response: what was stored of it, or else what its client saw."""
     if place >= len(response.items):
         return None
@@ -154,11 +154,11 @@ def _take_item(response: ResponseProjection, place: int) -> list[Message] | None
         return read_items([item.done or item.show("incomplete")])
     model = step[0]["model"]
     if not isinstance(item, OwnCallItem):
-        return [_say("assistant", [block], model)]
+        return [_make_message("assistant", [block], model)]
     results = [block for block in left if isinstance(block, ToolResult) and block.call_id == item.call_id][:1]
     if all(result.provider_executed for result in results):
-        return [_say("assistant", [block, *results], model)]
-    return [_say("assistant", [block], model), _say("tool", strip_request(list(results)), None)]
+        return [_make_message("assistant", [block, *results], model)]
+    return [_make_message("assistant", [block], model), _make_message("tool", strip_request(list(results)), None)]
 
 
 def _is_written_as(item: Item, block: Block) -> bool:
@@ -173,6 +173,6 @@ def _is_written_as(item: Item, block: Block) -> bool:
             return False
 
 
-def _say(role: Role, blocks: list[Block], model: str | None) -> Message:
+def _make_message(role: Role, blocks: list[Block], model: str | None) -> Message:
     """Who wrote it comes along: a signature is good for its own model only."""
     return Message(role=role, blocks=blocks, model=model)
