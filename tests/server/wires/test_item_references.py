@@ -230,3 +230,33 @@ async def test_what_files_a_request_reaches_the_model_and_its_response(harness: 
         await client.chat.completions.create(model="scripted", messages=messages, **filed)
     for call in model.calls:
         assert {name: call.parameters.get(name) for name in filed} == filed
+
+
+async def test_references_are_no_way_to_store_more_than_a_request_may_bring(harness: AppHarness) -> None:
+    long = "x" * 200_000
+    model = ScriptedModel([say(long)])
+    server = await harness.start_server(model)
+    async with open_openai(server) as client:
+        made = await client.responses.create(input="Hi")
+        asked: Any = [*[refer(made.output[0])] * 50, user("And?")]
+        with pytest.raises(openai.APIStatusError, match="too long") as refused:
+            await client.responses.create(input=asked)
+        assert refused.value.status_code == 413
+
+
+async def test_of_the_declared_functions_only_the_allowed_ones_are_offered(harness: AppHarness) -> None:
+    model = ScriptedModel([say("One."), say("Two.")])
+    server = await harness.start_server(model)
+    other = {**WEATHER, "name": "other"}
+    named = {"type": "function", "name": "other"}
+    async with open_openai(server) as client:
+        choice: Any = {"type": "allowed_tools", "mode": "auto", "tools": [named]}
+        await client.responses.create(input="Hi", tools=[WEATHER, other], tool_choice=choice)  # type: ignore[list-item]
+        inner = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "other"}}]}
+        messages: Any = [user("Hi")]
+        functions: Any = [{"type": "function", "function": {"name": name}} for name in ("weather", "other")]
+        allowed: Any = {"type": "allowed_tools", "allowed_tools": inner}
+        await client.chat.completions.create(model="scripted", messages=messages, tools=functions, tool_choice=allowed)
+    for call in model.calls:
+        assert [tool.name for tool in call.tools] == ["other"]
+        assert call.parameters["tool_choice"] == "auto"

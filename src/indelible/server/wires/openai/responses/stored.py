@@ -5,7 +5,8 @@ assistant said. The model must get what was stored, so a reference becomes the s
 its provider wants back. An item that left nothing in history (a crash cut it before anything was visible) is read as
 its client saw it. A name that leads to nothing of this user is refused: to leave it out would change the conversation.
 
-Each response is projected once per request, however many of its items are named.
+A reference is short, and what it stands for may be long: together they may be as long as a request that repeats it.
+The items of one response are named one after the other, so it is projected once.
 
 Must stay true (tests/server/wires/test_item_references.py): the model gets the same history whether the items of the
 assistant are repeated or referred to; nobody refers to an item of somebody else.
@@ -17,9 +18,10 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from indelible.content import Block, Message, Reasoning, Role, Text, ToolCall, ToolResult
-from indelible.errors import Invalid, NotFound
+from indelible.content import Block, Message, Reasoning, Role, Text, ToolCall, ToolResult, encode
+from indelible.errors import Invalid, NotFound, TooLarge
 from indelible.machine.events import Position
+from indelible.server.access.middleware import MAX_BODY_BYTES
 from indelible.server.dependencies import ServerState
 from indelible.server.wires.openai.failures import RefusedByName
 from indelible.server.wires.openai.items import read_items
@@ -102,7 +104,8 @@ class _StoredItems:
     def __init__(self, state: ServerState, conversations: ConversationService) -> None:
         self._state = state
         self._conversations = conversations
-        self._responses: dict[ResponseName, ResponseProjection] = {}
+        self._latest: tuple[ResponseName, ResponseProjection] | None = None
+        self._left_bytes = MAX_BODY_BYTES
 
     async def find(self, text: str) -> list[Message]:
         """The messages of this item, as they are stored."""
@@ -112,6 +115,9 @@ class _StoredItems:
             found = None
         if found is None:
             raise NotFound(f"Item with id {text[:100]!r} not found.")
+        self._left_bytes -= sum(len(encode(message.blocks)) for message in found)
+        if self._left_bytes < 0:
+            raise TooLarge(f"The items that the input refers to are too long (limit {MAX_BODY_BYTES:,} bytes).")
         return found
 
     async def _find(self, name: ItemName | None) -> list[Message] | None:
@@ -124,9 +130,9 @@ class _StoredItems:
         return None
 
     async def _load(self, name: ResponseName) -> ResponseProjection:
-        if name not in self._responses:
-            self._responses[name] = await load_response(self._state, self._conversations, name)
-        return self._responses[name]
+        if self._latest is None or self._latest[0] != name:
+            self._latest = (name, await load_response(self._state, self._conversations, name))
+        return self._latest[1]
 
 
 def _restore_block(message: ChatMessage, place: int) -> list[Message] | None:
