@@ -285,12 +285,13 @@ async def test_an_id_in_a_body_or_a_header_opens_no_more_than_one_in_a_path(worl
     for who, status in (("other user", 404), ("first admin", 404), ("user with a share", 403)):
         headers = world.headers[who]
         refers = [{"input": [{"type": "item_reference", "id": name}]} for name in (item, message)]
-        for path, more, body in (
+        asked: list[tuple[str, dict[str, str], dict[str, Any]]] = [
             ("/v1/responses", {}, {"input": "Hi", "previous_response_id": "{response_id}"}),
             ("/v1/responses", {}, {"input": "Hi", "conversation": "{conversation_id}"}),
             *((path, {}, each) for each in refers for path in ("/v1/responses", "/v1/responses/input_tokens")),
             ("/v1/chat/completions", {"x-indelible-chat": chat_id}, said),
-        ):
+        ]
+        for path, more, body in asked:
             answer = await ask(world, "POST", path, {**headers, **more}, body=body)
             is_gone = "previous_response_id" in body and status == 404  # in OpenAI's words
             assert answer.status == (400 if is_gone else status), (who, body)
