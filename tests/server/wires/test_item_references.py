@@ -153,7 +153,7 @@ async def test_an_item_that_cannot_be_taken_is_refused_by_name(
     harness: AppHarness, item: dict[str, Any], named: str
 ) -> None:
     server = await harness.start_server(worker=False)
-    async with open_openai(server) as client:
+    async with open_openai(server) as client, deadline():
         asked: Any = [user("Hi"), item, user("And?")]
         with pytest.raises(openai.BadRequestError, match=named):
             await client.responses.create(input=asked)
