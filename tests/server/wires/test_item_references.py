@@ -18,6 +18,7 @@ from tests.support.waiting import deadline
 
 import indelible
 from indelible.content import File, Reasoning, Text, ToolCall, ToolResult
+from indelible.errors import Refused
 from indelible.models.protocol import Call
 from indelible.server.wires.openai.names import ResponseName, name_message_item, name_response_item
 from indelible.testing import ScriptedModel, parts
@@ -260,3 +261,27 @@ async def test_of_the_declared_functions_only_the_allowed_ones_are_offered(harne
     for call in model.calls:
         assert [tool.name for tool in call.tools] == ["other"]
         assert call.parameters["tool_choice"] == "auto"
+
+
+@pytest.mark.both_databases
+async def test_a_stored_file_in_a_clients_result_is_its_owners_and_is_used_by_the_chat(
+    harness: AppHarness, database: str
+) -> None:
+    model = ScriptedModel([call_weather("call_1", "Oslo"), say("A map.")])
+    server = await harness.start_server(model)
+    async with indelible.open(database, user="ada", worker=False) as app, open_openai(server) as client:
+        hers = await app.upload(b"secret", name="map.txt")
+        mine = await server.app.upload(b"a map", name="map.txt")
+        first = await client.responses.create(input="Weather?", tools=[WEATHER])
+        for file_id in (hers.id, "file_none", mine.id):
+            shown = [{"type": "input_file", "file_id": file_id}]
+            answer: Any = [{"type": "function_call_output", "call_id": "call_1", "output": shown}]
+            if file_id != mine.id:
+                with pytest.raises(openai.NotFoundError, match="File not found"):
+                    await client.responses.create(input=answer, tools=[WEATHER], previous_response_id=first.id)
+                continue
+            await client.responses.create(input=answer, tools=[WEATHER], previous_response_id=first.id)
+        with pytest.raises(Refused):
+            await server.app.delete_file(mine.id)
+    (result,) = [block for _, blocks in read(model.calls[1]) for block in blocks if isinstance(block, ToolResult)]
+    assert [(file.name, file.data) for file in result.files] == [("map.txt", b"a map")]
