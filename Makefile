@@ -64,7 +64,7 @@ nightly: $(DEV) ## run all tests with many more examples in the property tests
 	INDELIBLE_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -q -n auto \
 		--hypothesis-profile nightly --timeout 14400 $(ARGS)
 
-compat: $(DEV) $(JS)/.installed $(VENV)/compat/.installed ## run other people's clients (OpenAI SDKs, agents, AI SDK) against a real server
+compat: $(DEV) $(JS)/.installed $(VENV)/compat/.installed $(VENV)/compat/js/.installed ## run other people's clients (OpenAI SDKs, agents, AI SDK) against a real server
 	$(BIN)/pytest -q -p no:cacheprovider --timeout 900 --durations 10 $(ARGS) compat
 
 # Other people's Python clients, which may need other versions than ours.
@@ -74,17 +74,26 @@ $(VENV)/compat/.installed: compat/requirements.txt | $(BIN)/python
 	@$(VENV)/compat/bin/python -m pip --disable-pip-version-check -qq install --no-compile -r $<
 	@touch $@
 
+# Those from npm, Codex among them, which brings its own binary.
+$(VENV)/compat/js/.installed: compat/npm/package.json compat/npm/package-lock.json $(VENV)/compat/.installed | $(DEV)
+	$(call install_npm,compat/npm,$(VENV)/compat/js)
+
 format: $(DEV) ## format the code and apply safe lint fixes
 	$(BIN)/ruff check --fix --quiet
 	$(BIN)/ruff format
+
+define lock_npm
+	$(BIN)/npm install --package-lock-only --omit-lockfile-registry-resolved $(NPM_FLAGS) --prefix $(1)
+	@$(BIN)/python -c 'import json, pathlib as p; f = p.Path("$(1)/package-lock.json"); j = json.loads(f.read_text()); [x.pop("funding", 0) for x in j["packages"].values()]; f.write_text(json.dumps(j, indent=2) + "\n")'
+endef
 
 lock: $(BIN)/python ## update dev.lock and run.lock to the newest allowed dependencies
 	@$(PIP) install $(RESOLVER)
 	$(COMPILE) --group dev --output-file dev.lock pyproject.toml
 	$(COMPILE) --group build --constraint dev.lock --output-file run.lock pyproject.toml
-	$(BIN)/npm install --package-lock-only --omit-lockfile-registry-resolved $(NPM_FLAGS) --prefix $(NPM)
-	@$(BIN)/python -c 'import json, pathlib as p; f = p.Path("$(NPM)/package-lock.json"); j = json.loads(f.read_text()); [x.pop("funding", 0) for x in j["packages"].values()]; f.write_text(json.dumps(j, indent=2) + "\n")'
-	@if grep -n '://' dev.lock run.lock $(NPM)/package-lock.json; then echo "A lock must not contain a URL."; exit 1; fi
+	$(call lock_npm,$(NPM))
+	$(call lock_npm,compat/npm)
+	@if grep -n '://' dev.lock run.lock $(NPM)/package-lock.json compat/npm/package-lock.json; then echo "A lock must not contain a URL."; exit 1; fi
 
 # $(call install,LOCK): install a lock into the environment, and say so: it takes a while. Modules are compiled when they
 # are first imported, which most of them never are.
@@ -102,14 +111,19 @@ $(DEV): dev.lock $(RUN)
 	$(call install,dev.lock)
 	@$(BIN)/python -m pip --disable-pip-version-check check >$@ || { cat $@; exit 1; }
 
-# npm compares what it fetches with the hashes of its lock. It is started a second time because registries have bad moments.
-$(JS)/.installed: $(NPM)/package.json $(NPM)/package-lock.json | $(DEV)
-	@echo "Installing the npm packages of $(NPM)/package-lock.json into $(JS) …"
-	@mkdir -p $(JS) && rm -f $@
-	@cp $(NPM)/package.json $(NPM)/package-lock.json $(JS)
-	@$(BIN)/npm ci $(NPM_FLAGS) --prefix $(JS) >$(JS)/npm.log 2>&1 || $(BIN)/npm ci $(NPM_FLAGS) --prefix $(JS) || \
+# $(call install_npm,FOLDER,TARGET): install the locked packages of a folder. npm compares what it fetches with the hashes
+# of its lock. It is started a second time because registries have bad moments.
+define install_npm
+	@echo "Installing the npm packages of $(1)/package-lock.json into $(2) …"
+	@mkdir -p $(2) && rm -f $(2)/.installed
+	@cp $(1)/package.json $(1)/package-lock.json $(2)
+	@$(BIN)/npm ci $(NPM_FLAGS) --prefix $(2) >$(2)/npm.log 2>&1 || $(BIN)/npm ci $(NPM_FLAGS) --prefix $(2) || \
 		{ echo "npm could not install the packages (above). Is its registry reachable? Another one: npm config set registry …"; exit 1; }
-	@touch $@
+	@touch $(2)/.installed
+endef
+
+$(JS)/.installed: $(NPM)/package.json $(NPM)/package-lock.json | $(DEV)
+	$(call install_npm,$(NPM),$(JS))
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Indelible needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Choose another one with PYTHON=…" if sys.version_info < (3, 11) else 0)'

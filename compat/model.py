@@ -3,6 +3,8 @@
     … hold …        writes ten words of a story, then waits until the file `release` exists beside the database
     … here …        calls the server's tool `weather_here`
     … tool …        calls the first tool of the client
+    … shell …       calls the tool `exec_command` of the client, which is Codex's, to read the file `greeting.txt`
+    recite          repeats the whole conversation as the model got it
     a JSON schema   answers with an object that fits
     anything else   repeats what was said
 
@@ -18,7 +20,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
-from indelible.content import Part, Text, ToolResult, Usage, encode
+from indelible.content import Block, Part, Text, ToolCall, ToolResult, Usage, encode
 from indelible.loop.prompt.build import CUT_REMARK
 from indelible.models.protocol import Call, ModelTraits, PromptMessage
 from indelible.store.commands.apply.texts import CONTINUE
@@ -30,6 +32,8 @@ OWN_TOOL: Final = "weather_here"
 BROWSER_TOOL: Final = "confirm"
 _OURS: Final = (CONTINUE, CUT_REMARK)
 _CALL: Final = '{"city": "Oslo"}'
+_SHELL_TOOL: Final = "exec_command"
+_SHELL_CALL: Final = '{"cmd": "cat greeting.txt"}'
 
 
 class CompatModel:
@@ -56,14 +60,15 @@ class CompatModel:
             text = ""
         elif name := _choose_tool(call, asked):
             call_id = f"call_{id(self):x}_{self._calls}"
+            arguments = _SHELL_CALL if name == _SHELL_TOOL else _CALL
             yield parts.tool_input_start(call_id, name)
-            yield parts.tool_input_delta(call_id, _CALL)
+            yield parts.tool_input_delta(call_id, arguments)
             yield parts.tool_input_end(call_id)
-            yield parts.tool_call(call_id, name, _CALL)
+            yield parts.tool_call(call_id, name, arguments)
             yield parts.finish("tool_calls", usage=counted)
             return
         else:
-            text = f"You said: {asked}"
+            text = _recite(call) if asked == "recite" else f"You said: {asked}"
         yield parts.text_start("1")
         async for piece in self._tell(call) if "hold" in asked else _split(text):
             yield parts.text_delta("1", piece)
@@ -105,6 +110,20 @@ def _find_said(call: Call) -> str:
     return "".join(_read(message) for message in since if message.role == "assistant")
 
 
+def _recite(call: Call) -> str:
+    return "\n".join(f"{message.role}: {line}" for message in call.messages for line in map(_describe, message.blocks))
+
+
+def _describe(block: Block) -> str:
+    match block:
+        case ToolCall():
+            return f"called {block.name}({block.arguments.replace(' ', '')})"
+        case ToolResult():
+            return str(block.output)
+        case _:
+            return getattr(block, "text", "")
+
+
 def _read(message: PromptMessage) -> str:
     return "".join(block.text for block in message.blocks if isinstance(block, Text))
 
@@ -112,6 +131,8 @@ def _read(message: PromptMessage) -> str:
 def _choose_tool(call: Call, asked: str) -> str | None:
     """The tool that is asked for. What a request brings along comes before the tool of every browser."""
     words = re.findall(r"\w+", asked)
+    if "shell" in words and any(tool.name == _SHELL_TOOL for tool in call.tools):
+        return _SHELL_TOOL
     names = sorted((tool.name for tool in call.tools if tool.name != OWN_TOOL), key=lambda name: name == BROWSER_TOOL)
     if "here" in words and any(tool.name == OWN_TOOL for tool in call.tools):
         return OWN_TOOL

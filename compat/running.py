@@ -13,6 +13,8 @@ from typing import Final
 
 HERE: Final = Path(__file__).parent
 PYTHON: Final = Path(sys.prefix) / "compat" / "bin" / "python"
+NPM_PACKAGES: Final = Path(sys.prefix) / "compat" / "js"
+"""The directory that has the node_modules/ of those clients that only make compat runs."""
 CLIENTS: Final = HERE / "clients"
 
 

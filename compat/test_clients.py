@@ -13,7 +13,7 @@ from openai import OpenAI
 from tests.support.node import run_module
 
 from compat.model import STORY
-from compat.running import CLIENTS, PYTHON, CompatServer, run_compat_server
+from compat.running import CLIENTS, NPM_PACKAGES, PYTHON, CompatServer, run_compat_server
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +26,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompatServer]:
 async def test_a_client_from_npm_works_unmodified(server: CompatServer, client: str) -> None:
     module, *options = client.split()
     status, printed = await run_module(CLIENTS / module, server.url, str(server.release), *options)
+    assert (status, printed) == (0, "ok\n"), printed
+
+
+async def test_the_ai_sdks_provider_of_openai_works_unmodified(server: CompatServer) -> None:
+    status, printed = await run_module(
+        CLIENTS / "ai_sdk_openai.mjs", server.url, str(server.release), packages=NPM_PACKAGES
+    )
     assert (status, printed) == (0, "ok\n"), printed
 
 

@@ -1,4 +1,4 @@
-"""The locks: one for running, one for developing, the same versions in both, one for npm, and no host in any.
+"""The locks: one for running, one for developing, the same versions in both, two for npm, and no host in any.
 
 `make run` and the container image install run.lock, everything else dev.lock (docs/decisions/0001). A dependency
 that was added to pyproject.toml without `make lock` fails here, and so does a lock that was written from a mirror.
@@ -48,9 +48,10 @@ def test_a_lock_names_no_host_and_has_a_hash_for_every_package(lock: str) -> Non
     assert [pin["name"] for pin in pins if "--hash=sha256:" not in pin["rest"]] == []
 
 
-def test_the_lock_of_npm_names_no_host_and_has_a_hash_for_every_package() -> None:
-    wanted = json.loads((ROOT / "tests/npm/package.json").read_text())["dependencies"]
-    text = (ROOT / "tests/npm/package-lock.json").read_text()
+@pytest.mark.parametrize("folder", ["tests/npm", "compat/npm"])
+def test_a_lock_of_npm_names_no_host_and_has_a_hash_for_every_package(folder: str) -> None:
+    wanted = json.loads((ROOT / folder / "package.json").read_text())["dependencies"]
+    text = (ROOT / folder / "package-lock.json").read_text()
     own, *packages = json.loads(text)["packages"].values()
 
     assert "://" not in text

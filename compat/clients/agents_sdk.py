@@ -1,9 +1,12 @@
-"""openai-agents: an agent with a tool: plain, streamed, in a conversation. `python agents_sdk.py URL RELEASE`."""
+"""openai-agents: an agent with a tool: plain, streamed, in a conversation, in a session that is kept here.
+
+`python agents_sdk.py URL RELEASE`.
+"""
 
 import asyncio
 import sys
 
-from agents import Agent, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
+from agents import Agent, OpenAIConversationsSession, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
 from openai import AsyncOpenAI
 
 set_tracing_disabled(True)
@@ -31,6 +34,18 @@ async def main(url: str) -> None:
     for text in ("Use the tool", "And again the tool"):
         answer = await Runner.run(agent, text, conversation_id=conversation.id)
         assert answer.final_output == "The tool says: snow in Oslo."
+    session = OpenAIConversationsSession(openai_client=client)
+    for text, said in (
+        ("My name is Ada", "You said: My name is Ada"),
+        ("Use the tool", "The tool says: snow in Oslo."),
+    ):
+        assert (await Runner.run(agent, text, session=session)).final_output == said
+    kept = await session.get_items()
+    kinds = [item["type"] for item in kept]
+    assert kinds == ["message", "message", "message", "function_call", "function_call_output", "message"], kinds
+    recited = (await Runner.run(agent, "recite", session=session)).final_output.splitlines()
+    assert recited[:3] == ["system: Be brief.", "user: My name is Ada", "assistant: You said: My name is Ada"], recited
+    await session.clear_session()
     chained = await Runner.run(agent, "Use the tool", auto_previous_response_id=True)
     assert chained.final_output == "The tool says: snow in Oslo."
 

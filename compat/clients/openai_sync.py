@@ -90,7 +90,7 @@ for error, call_it in [
     (NotFoundError, lambda: client.responses.retrieve("resp_x")),
     (NotFoundError, lambda: client.conversations.retrieve(conversation.id)),
     (BadRequestError, lambda: client.responses.cancel(made.id)),
-    (BadRequestError, lambda: client.responses.create(input="x", model="none such")),
+    (NotFoundError, lambda: client.responses.create(input="x", model="none such")),
     (ConflictError, lambda: client.responses.delete(old.id)),
 ]:
     try:

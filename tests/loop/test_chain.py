@@ -150,7 +150,7 @@ GONE = "Response with id 'resp_abc' not found."
 
 
 async def test_any_404_to_a_chained_call_breaks_the_chain(harness: LoopHarness) -> None:
-    """SPEC 2.2. Without this, every later turn of the chat would ask for the same lost response."""
+    """Rule 2.2. Without this, every later turn of the chat would ask for the same lost response."""
     for given in ({"error": {"message": GONE, "code": None}}, {"detail": "Not Found"}, None):
         body = None if given is None else json.dumps(given)
         chat = Chat(WHOLE)

@@ -25,7 +25,7 @@ from tests.support.running_server import RunningServer
 
 from indelible.app.app import App
 from indelible.server.access.authentication import COOKIE
-from indelible.server.wires.openai.names import ResponseName, name_conversation
+from indelible.server.wires.openai.names import ResponseName, name_conversation, name_message_item, name_response_item
 from indelible.service.files import Upload
 
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
@@ -295,14 +295,21 @@ async def test_an_id_in_a_body_or_a_header_opens_no_more_than_one_in_a_path(worl
     app, chat_id = world.server.app, world.names["chat_id"]
     before, hers = await app.store.view(chat_id), {"type": "file", "file_id": world.names["file_id"]}
     said = {"messages": [{"role": "user", "content": "Hi"}]}
+    item = name_response_item("msg", world.names["response_id"], 0)
+    message = name_message_item("msg", chat_id, world.names["message_id"], 0)
     for who, status in (("other user", 404), ("first admin", 404), ("user with a share", 403)):
         headers = world.headers[who]
-        for path, more, body in (
+        refers = [{"input": [{"type": "item_reference", "id": name}]} for name in (item, message)]
+        asked: list[tuple[str, dict[str, str], dict[str, Any]]] = [
             ("/v1/responses", {}, {"input": "Hi", "previous_response_id": "{response_id}"}),
             ("/v1/responses", {}, {"input": "Hi", "conversation": "{conversation_id}"}),
+            *((path, {}, each) for each in refers for path in ("/v1/responses", "/v1/responses/input_tokens")),
             ("/v1/chat/completions", {"x-indelible-chat": chat_id}, said),
-        ):
-            assert (await ask(world, "POST", path, {**headers, **more}, body=body)).status == status, (who, body)
+        ]
+        for path, more, body in asked:
+            answer = await ask(world, "POST", path, {**headers, **more}, body=body)
+            is_gone = "previous_response_id" in body and status == 404  # in OpenAI's words
+            assert answer.status == (400 if is_gone else status), (who, body)
         refused = await ask(world, "POST", "/api/v1/chats", headers, body={"message": [hers]})
         assert refused.status == 404, (who, refused.body)
     assert await app.store.view(chat_id) == before

@@ -21,16 +21,16 @@ NPM_PACKAGES: Final = Path(sys.prefix) / "js"
 """The directory that has node_modules/."""
 
 
-async def run_module(module: Path, *arguments: str) -> tuple[int | None, str]:
+async def run_module(module: Path, *arguments: str, packages: Path = NPM_PACKAGES) -> tuple[int | None, str]:
     """Run a module that imports npm packages; return its exit code and what it printed.
 
     Node looks for packages beside the importing file, and for a module from its standard input beside the current
     directory. So the packages need not lie in the source tree.
     """
     program = await asyncio.to_thread(module.read_bytes)
-    assert (NPM_PACKAGES / ".installed").exists(), "the npm packages are missing: `make test` installs them"
+    assert (packages / ".installed").exists(), f"the npm packages of {packages.name} are missing: make installs them"
     process = await asyncio.create_subprocess_exec(
-        NODE, "--input-type=module", "-", *arguments, cwd=NPM_PACKAGES, stdin=PIPE, stdout=PIPE, stderr=STDOUT
+        NODE, "--input-type=module", "-", *arguments, cwd=packages, stdin=PIPE, stdout=PIPE, stderr=STDOUT
     )
     try:
         async with deadline(module.name):

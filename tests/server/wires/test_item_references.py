@@ -18,6 +18,7 @@ from tests.support.waiting import deadline
 
 import indelible
 from indelible.content import File, Reasoning, Text, ToolCall, ToolResult
+from indelible.errors import Refused
 from indelible.models.protocol import Call
 from indelible.server.wires.openai.names import ResponseName, name_message_item, name_response_item
 from indelible.testing import ScriptedModel, parts
@@ -153,7 +154,7 @@ async def test_an_item_that_cannot_be_taken_is_refused_by_name(
     harness: AppHarness, item: dict[str, Any], named: str
 ) -> None:
     server = await harness.start_server(worker=False)
-    async with open_openai(server) as client:
+    async with open_openai(server) as client, deadline():
         asked: Any = [user("Hi"), item, user("And?")]
         with pytest.raises(openai.BadRequestError, match=named):
             await client.responses.create(input=asked)
@@ -230,3 +231,57 @@ async def test_what_files_a_request_reaches_the_model_and_its_response(harness: 
         await client.chat.completions.create(model="scripted", messages=messages, **filed)
     for call in model.calls:
         assert {name: call.parameters.get(name) for name in filed} == filed
+
+
+async def test_references_are_no_way_to_store_more_than_a_request_may_bring(harness: AppHarness) -> None:
+    long = "x" * 200_000
+    model = ScriptedModel([say(long)])
+    server = await harness.start_server(model)
+    async with open_openai(server) as client:
+        made = await client.responses.create(input="Hi")
+        asked: Any = [*[refer(made.output[0])] * 50, user("And?")]
+        with pytest.raises(openai.APIStatusError, match="too long") as refused:
+            await client.responses.create(input=asked)
+        assert refused.value.status_code == 413
+
+
+async def test_of_the_declared_functions_only_the_allowed_ones_are_offered(harness: AppHarness) -> None:
+    model = ScriptedModel([say("One."), say("Two.")])
+    server = await harness.start_server(model)
+    other = {**WEATHER, "name": "other"}
+    named = {"type": "function", "name": "other"}
+    async with open_openai(server) as client:
+        choice: Any = {"type": "allowed_tools", "mode": "auto", "tools": [named]}
+        await client.responses.create(input="Hi", tools=[WEATHER, other], tool_choice=choice)  # type: ignore[list-item]
+        inner = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "other"}}]}
+        messages: Any = [user("Hi")]
+        functions: Any = [{"type": "function", "function": {"name": name}} for name in ("weather", "other")]
+        allowed: Any = {"type": "allowed_tools", "allowed_tools": inner}
+        await client.chat.completions.create(model="scripted", messages=messages, tools=functions, tool_choice=allowed)
+    for call in model.calls:
+        assert [tool.name for tool in call.tools] == ["other"]
+        assert call.parameters["tool_choice"] == "auto"
+
+
+@pytest.mark.both_databases
+async def test_a_stored_file_in_a_clients_result_is_its_owners_and_is_used_by_the_chat(
+    harness: AppHarness, database: str
+) -> None:
+    model = ScriptedModel([call_weather("call_1", "Oslo"), say("A map.")])
+    server = await harness.start_server(model)
+    async with indelible.open(database, user="ada", worker=False) as app, open_openai(server) as client:
+        hers = await app.upload(b"secret", name="map.txt")
+        mine = await server.app.upload(b"a map", name="map.txt")
+        first = await client.responses.create(input="Weather?", tools=[WEATHER])
+        for file_id in (hers.id, "file_none", mine.id):
+            shown = [{"type": "input_file", "file_id": file_id}]
+            answer: Any = [{"type": "function_call_output", "call_id": "call_1", "output": shown}]
+            if file_id != mine.id:
+                with pytest.raises(openai.NotFoundError, match="File not found"):
+                    await client.responses.create(input=answer, tools=[WEATHER], previous_response_id=first.id)
+                continue
+            await client.responses.create(input=answer, tools=[WEATHER], previous_response_id=first.id)
+        with pytest.raises(Refused):
+            await server.app.delete_file(mine.id)
+    (result,) = [block for _, blocks in read(model.calls[1]) for block in blocks if isinstance(block, ToolResult)]
+    assert [(file.name, file.data) for file in result.files] == [("map.txt", b"a map")]

@@ -40,7 +40,10 @@ async def answer_refusal_by_name(_request: Request, error: Exception) -> Respons
 
 
 def answer_failure(error: dict[str, Any] | None) -> Response:
-    """The provider's key is the server's business: a failure of it is no 401 of the client."""
+    """The provider's key is the server's business: a failure of it is no 401 of the client.
+
+    The worker has tried again as often as that could help, so the SDKs are told not to: they would pay again.
+    """
     kind = (error or {}).get("kind") or "server_error"
     status = _STATUSES.get(kind, 502)
     problem = {
@@ -49,4 +52,6 @@ def answer_failure(error: dict[str, Any] | None) -> Response:
         "param": None,
         "code": "context_length_exceeded" if kind == "context_overflow" else kind,
     }
-    return answer_json({"error": problem}, status)
+    answer = answer_json({"error": problem}, status)
+    answer.headers["x-should-retry"] = "false"
+    return answer

@@ -25,6 +25,7 @@ class CompletionTool(WireBody):
 
     type: str = "function"
     function: CompletionFunction | None = None
+    custom: dict[str, Any] | None = None
 
     @model_validator(mode="after")
     def _check_function(self) -> Self:
@@ -33,7 +34,7 @@ class CompletionTool(WireBody):
         return self
 
     def to_tool(self) -> FunctionTool:
-        named = CompletionFunction() if self.function is None else self.function
+        named = self.function or CompletionFunction(name=str((self.custom or {}).get("name") or ""))
         return named.model_copy(update={"type": self.type})
 
 

@@ -30,6 +30,7 @@ _LONGEST_LABEL: Final = 80
 _UNPRINTABLE: Final = re.compile(r"[^!-+\--~]")
 """What is no character of a header, or would separate two names in it."""
 _NOT_SERVED: Final = "Unsupported parameter: 'tool_choice' names a tool that this server does not have. Omit it."
+_ALLOWED: Final = "allowed_tools"
 LEFT_OUT: Final = "x-indelible-left-out-tools"
 MOST_INPUTS: Final = 10_000
 """A longer note is ignored: reading one must not cost more than this, whoever wrote it."""
@@ -87,9 +88,10 @@ class ToolRequest(WireBody):
         kind = choice.get("type") or "function" if isinstance(choice, dict) else "function"
         is_left_out = any(tool.name == name for tool in self.declared if not tool.is_served and tool.name)
         wants_none = name == "required" and bool(self.declared) and not self.served
-        if kind not in ("function", "allowed_tools") or is_left_out or wants_none:
+        if kind not in ("function", _ALLOWED) or is_left_out or wants_none:
             raise Invalid(_NOT_SERVED, param="tool_choice")
-        return [tool.to_spec() for tool in self.served] or None
+        allowed = read_allowed(choice) if kind == _ALLOWED else None
+        return [tool.to_spec() for tool in self.served if allowed is None or tool.name in allowed] or None
 
 
 class ConversationName(WireBody):
@@ -230,9 +232,18 @@ def read_note(message: ChatMessage) -> ResponseNote:
 def read_choice(choice: Any) -> str | None:
     """`tool_choice` of both OpenAI wires: a mode, or the name of a tool."""
     if isinstance(choice, dict):
+        inner = choice.get(_ALLOWED)
+        choice = inner if isinstance(inner, dict) else choice
         function = choice.get("function")
         choice = function.get("name") if isinstance(function, dict) else choice.get("name") or choice.get("mode")
     return choice if isinstance(choice, str) else None
+
+
+def read_allowed(choice: dict[str, Any]) -> set[str]:
+    """The functions that the model may call now, of all that are declared; both wires have their own form."""
+    inner = choice.get(_ALLOWED)
+    listed = (inner if isinstance(inner, dict) else choice).get("tools")
+    return {name for tool in listed if (name := read_choice(tool))} if isinstance(listed, list) else set()
 
 
 def hash_settings(settings: TurnSettings) -> str:

@@ -5,7 +5,8 @@ assistant said. The model must get what was stored, so a reference becomes the s
 its provider wants back. An item that left nothing in history (a crash cut it before anything was visible) is read as
 its client saw it. A name that leads to nothing of this user is refused: to leave it out would change the conversation.
 
-Each response is projected once per request, however many of its items are named.
+A reference is short, and what it stands for may be long: together they may be as long as a request that repeats it.
+The items of one response are named one after the other, so it is projected once.
 
 Must stay true (tests/server/wires/test_item_references.py): the model gets the same history whether the items of the
 assistant are repeated or referred to; nobody refers to an item of somebody else.
@@ -17,9 +18,10 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from indelible.content import Block, Message, Reasoning, Role, Text, ToolCall, ToolResult
-from indelible.errors import Invalid, NotFound
+from indelible.content import Block, Message, Reasoning, Role, Text, ToolCall, ToolResult, encode
+from indelible.errors import Invalid, NotFound, TooLarge
 from indelible.machine.events import Position
+from indelible.server.access.middleware import MAX_BODY_BYTES
 from indelible.server.dependencies import ServerState
 from indelible.server.wires.openai.failures import RefusedByName
 from indelible.server.wires.openai.items import read_items
@@ -102,7 +104,8 @@ class _StoredItems:
     def __init__(self, state: ServerState, conversations: ConversationService) -> None:
         self._state = state
         self._conversations = conversations
-        self._responses: dict[ResponseName, ResponseProjection] = {}
+        self._latest: tuple[ResponseName, ResponseProjection] | None = None
+        self._left_bytes = MAX_BODY_BYTES
 
     async def find(self, text: str) -> list[Message]:
         """The messages of this item, as they are stored."""
@@ -112,33 +115,36 @@ class _StoredItems:
             found = None
         if found is None:
             raise NotFound(f"Item with id {text[:100]!r} not found.")
+        self._left_bytes -= sum(len(encode(message.blocks)) for message in found)
+        if self._left_bytes < 0:
+            raise TooLarge(f"The items that the input refers to are too long (limit {MAX_BODY_BYTES:,} bytes).")
         return found
 
     async def _find(self, name: ItemName | None) -> list[Message] | None:
         match name:
             case ItemName(MessageName(chat_id, message_id), place):
                 path = await self._conversations.list_path(chat_id, upto=message_id, limit=1)
-                return _take_block(path[-1], place) if path and path[-1].id == message_id else None
+                return _restore_block(path[-1], place) if path and path[-1].id == message_id else None
             case ItemName(ResponseName() as parent, place):
-                return _take_item(await self._load(parent), place)
+                return _restore_item(await self._load(parent), place)
         return None
 
     async def _load(self, name: ResponseName) -> ResponseProjection:
-        if name not in self._responses:
-            self._responses[name] = await load_response(self._state, self._conversations, name)
-        return self._responses[name]
+        if self._latest is None or self._latest[0] != name:
+            self._latest = (name, await load_response(self._state, self._conversations, name))
+        return self._latest[1]
 
 
-def _take_block(message: ChatMessage, place: int) -> list[Message] | None:
+def _restore_block(message: ChatMessage, place: int) -> list[Message] | None:
     """The item at this place of a message. What a user or the system said is one item."""
     role = cast("Role", message.role)
     blocks = strip_request(message.blocks)
     if role in ("user", "system"):
-        return [_say(role, blocks, None)] if place == 0 else None
-    return [_say(role, [blocks[place]], message.model)] if place < len(blocks) and role != "notice" else None
+        return [_make_message(role, blocks, None)] if place == 0 else None
+    return [_make_message(role, [blocks[place]], message.model)] if place < len(blocks) and role != "notice" else None
 
 
-def _take_item(response: ResponseProjection, place: int) -> list[Message] | None:
+def _restore_item(response: ResponseProjection, place: int) -> list[Message] | None:
     """The item at this place of a response: what was stored of it, or else what its client saw."""
     if place >= len(response.items):
         return None
@@ -154,11 +160,11 @@ def _take_item(response: ResponseProjection, place: int) -> list[Message] | None
         return read_items([item.done or item.show("incomplete")])
     model = step[0]["model"]
     if not isinstance(item, OwnCallItem):
-        return [_say("assistant", [block], model)]
+        return [_make_message("assistant", [block], model)]
     results = [block for block in left if isinstance(block, ToolResult) and block.call_id == item.call_id][:1]
     if all(result.provider_executed for result in results):
-        return [_say("assistant", [block, *results], model)]
-    return [_say("assistant", [block], model), _say("tool", strip_request(list(results)), None)]
+        return [_make_message("assistant", [block, *results], model)]
+    return [_make_message("assistant", [block], model), _make_message("tool", strip_request(list(results)), None)]
 
 
 def _is_written_as(item: Item, block: Block) -> bool:
@@ -173,6 +179,6 @@ def _is_written_as(item: Item, block: Block) -> bool:
             return False
 
 
-def _say(role: Role, blocks: list[Block], model: str | None) -> Message:
+def _make_message(role: Role, blocks: list[Block], model: str | None) -> Message:
     """Who wrote it comes along: a signature is good for its own model only."""
     return Message(role=role, blocks=blocks, model=model)
