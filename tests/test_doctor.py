@@ -50,6 +50,22 @@ async def test_a_healthy_set_up_has_nothing_but_ok_and_a_missing_database_is_not
     }
 
 
+async def test_users_of_before_who_look_the_same_are_named() -> None:
+    await migrate("chats.db", target="0015")
+    with closing(sqlite3.connect("chats.db")) as file, file:
+        for number, name in enumerate(["ada", "Ada", "\u0430da", "grace"]):
+            row = (f"user_{number}", name, f"2026-11-15T09:00:0{number}.000000Z")
+            file.execute("INSERT INTO users (id, name, created_at) VALUES (?, ?, ?)", row)
+    settings = load_settings(database="chats.db", port=0)
+    assert [finding for finding in await examine(settings) if finding.check == "users"] == []
+    await migrate("chats.db")
+    found = [(finding.status, finding.message) for finding in await examine(settings) if finding.check == "users"]
+    assert found == [
+        ("warning", "'Ada' and 'ada' look the same. Disable one of these users."),
+        ("warning", "'\\u0430da' and 'ada' look the same. Disable one of these users."),
+    ]
+
+
 async def test_postgresql_is_asked_for_its_durability_and_its_clock(own_postgres: str) -> None:
 
     findings = await examine(load_settings(database=own_postgres, port=0))

@@ -32,6 +32,7 @@ from indelible.store.database.address import Address, describe, parse_address
 from indelible.store.database.migrate import HEAD, list_revisions, load_revision
 from indelible.store.database.open import open_database
 from indelible.store.database.transaction import Database, Transaction
+from indelible.store.queries.likeness import find_likeness
 from indelible.tracing import ENDPOINTS
 
 LOW_DISK_BYTES: Final = 1024**3
@@ -158,7 +159,10 @@ async def check_database(address: Address) -> list[Finding]:
         return [Finding("failed", "database", str(error))]
     try:
         findings = [Finding("ok", "database", f"{where} can be used.")]
-        findings.append(_judge_schema(await load_revision(database), where))
+        revision = await load_revision(database)
+        findings.append(_judge_schema(revision, where))
+        if revision == HEAD:
+            findings += await _check_names(database)
         findings += await _check_durability(database)
         if not address.is_sqlite:
             findings.append(await _check_clock(database))
@@ -179,6 +183,23 @@ def _judge_schema(revision: str | None, where: str) -> Finding:
         message = f"{revision} is older than {HEAD}. The next start upgrades it; back up first."
         return Finding("warning", "schema", message)
     return Finding("failed", "schema", f"{revision} is newer than {HEAD}. Upgrade Indelible.")
+
+
+async def _check_names(database: Database) -> list[Finding]:
+    """Users from before look-alikes were refused, whom people may take for another."""
+
+    async def load(transaction: Transaction) -> list[tuple[str, str]]:
+        found = []
+        for row in await transaction.all("SELECT name FROM users WHERE likeness IS NULL ORDER BY name"):
+            likeness = find_likeness(row["name"])
+            other = await transaction.one("SELECT name FROM users WHERE likeness = $1", likeness)
+            found += [] if other is None else [(str(row["name"]), str(other["name"]))]
+        return found
+
+    return [
+        Finding("warning", "users", f"{name!a} and {other!a} look the same. Disable one of these users.")
+        for name, other in await database.read(load)
+    ]
 
 
 async def _check_durability(database: Database) -> list[Finding]:

@@ -22,7 +22,7 @@ from indelible.store.database.errors import SchemaTooNew
 from indelible.store.database.open import open_database
 from indelible.store.database.transaction import Database, Transaction
 
-HEAD: Final = "0015"
+HEAD: Final = "0016"
 """The newest revision in migrations/versions."""
 
 VERSION_TABLE: Final = "indelible_schema"
