@@ -116,13 +116,13 @@ async def test_lookups_of_an_address_are_bounded_also_before_the_first_has_ended
     guesses, release = Guesses(ManualClock()), asyncio.Event()
     looking = 0
 
-    async def look_up() -> str | None:
+    async def load() -> str | None:
         nonlocal looking
         looking += 1
         await release.wait()
         return None
 
-    tasks = [asyncio.create_task(guesses.find("192.0.2.1", look_up)) for _ in range(10 * GUESSES)]
+    tasks = [asyncio.create_task(guesses.find("192.0.2.1", load)) for _ in range(10 * GUESSES)]
     for _ in range(5):
         await asyncio.sleep(0)
     assert looking < 2 * GUESSES
