@@ -96,6 +96,15 @@ async def test_every_fault_is_found_and_no_secret_is_shown(monkeypatch: pytest.M
     assert shown["port"][0] == shown["disk"][0] == shown["file mode"][0] == "warning"
     assert shown["schema"] == ("failed", shown["schema"][1])
     assert find(exposed, "login").status == "failed"
+    short = await examine(load_settings(database="chats.db", port=0, token="x" * 19))
+    assert find(short, "login").status == "warning"
+    given = {"host": "0.0.0.0", "oidc_issuer": "https://idp.example", "oidc_client_id": "x"}  # noqa: S104
+    nameless = await examine(load_settings(database="chats.db", port=0, **given))
+    assert find(nameless, "login") == Finding(
+        "failed", "login", "oidc_issuer is set, and hosts is not. List the names by which browsers reach this server."
+    )
+    named = await examine(load_settings(database="chats.db", port=0, hosts=["chats.example"], token="x" * 20, **given))
+    assert [finding for finding in named if finding.check == "login"] == []
     assert CANARY not in repr([findings, exposed])
 
 

@@ -23,10 +23,11 @@ from typing import Any, Final, Literal
 import msgspec
 
 from indelible.cli.options import list_unknown_variables
-from indelible.errors import ModelFailed, StoreFailed
+from indelible.errors import Invalid, ModelFailed, StoreFailed
 from indelible.loopback import is_loopback
 from indelible.models.catalog import Catalog
-from indelible.server.access.authentication import has_login
+from indelible.server.access.authentication import LONG_TOKEN, has_login
+from indelible.server.login.oidc import check_oidc
 from indelible.settings import FILE, Settings
 from indelible.store.database.address import Address, describe, parse_address
 from indelible.store.database.migrate import HEAD, list_revisions, load_revision
@@ -52,8 +53,8 @@ class Finding(msgspec.Struct, frozen=True):
 
 async def examine(settings: Settings) -> list[Finding]:
     """Everything that can be checked from here, in the order in which it would be mended."""
-    findings = [*check_variables(), *check_models(settings), *check_listening(settings), *check_open_files()]
-    findings += check_tracing()
+    findings = [*check_variables(), *check_models(settings), *check_login(settings), *check_listening(settings)]
+    findings += [*check_open_files(), *check_tracing()]
     try:
         address = parse_address(settings.database)
     except StoreFailed as error:
@@ -83,10 +84,22 @@ def check_models(settings: Settings) -> Iterator[Finding]:
             yield Finding("ok", "model", f"{name} can be used." if name == "demo" else f"{name} has its key.")
 
 
-def check_listening(settings: Settings) -> Iterator[Finding]:
-    where = f"{settings.host}:{settings.port}"
+def check_login(settings: Settings) -> Iterator[Finding]:
     if not has_login(settings) and not is_loopback(settings.host):
         yield Finding("failed", "login", f"{settings.host} is reachable from other machines. Set INDELIBLE_TOKEN.")
+    try:
+        check_oidc(settings)
+    except Invalid as error:
+        yield Finding("failed", "login", str(error))
+    if 0 < len(settings.token) < LONG_TOKEN:
+        message = (
+            f"INDELIBLE_TOKEN has fewer than {LONG_TOKEN} characters and can be guessed. Try: openssl rand -hex 32"
+        )
+        yield Finding("warning", "login", message)
+
+
+def check_listening(settings: Settings) -> Iterator[Finding]:
+    where = f"{settings.host}:{settings.port}"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[
             0

@@ -45,7 +45,7 @@ COOKIE: Final = "indelible_session"
 """The session's cookie on plain http; see `name_cookie`."""
 REMEMBERED_S: Final = 2.0
 _MAX_REMEMBERED: Final = 10_000
-_GUESSABLE: Final = 20
+LONG_TOKEN: Final = 20
 """A token in the settings with fewer characters can be guessed by who may try often."""
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class Authenticator:
         self._app = app
         self._settings = settings
         self._token_hash = hash_secret(settings.token) if settings.token else None
-        self._is_guessable = 0 < len(settings.token) < _GUESSABLE
+        self._is_guessable = 0 < len(settings.token) < LONG_TOKEN
         self._user_header = settings.proxy_user_header.lower() if settings.trusted_proxies else ""
         self._remembered: dict[bytes, tuple[Identity, float]] = {}
         self._changes = 0
