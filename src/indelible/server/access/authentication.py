@@ -201,9 +201,8 @@ def find_address(scope: Scope) -> str:
 def name_cookie(name: str, scheme: str, base_path: str) -> str:
     """The name that a cookie has where it can be trusted.
 
-    Over https a browser accepts a cookie with such a prefix only from us: no page of another subdomain, and nobody on
-    the way to one that is not encrypted, can set it and so log the user in as somebody else. At the root not even
-    another path of this host can.
+    A cookie that others can set would log the user in as somebody else. A browser accepts `__Host-` only from this host
+    itself, over https and for its root; `__Secure-`, for a cookie of a path, at least only over https.
     """
     if scheme != "https":
         return name
