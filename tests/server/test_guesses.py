@@ -25,6 +25,7 @@ async def guess_until_refused(server: RunningServer, *, at_login: bool) -> list[
     """The statuses of wrong tokens, one after the other, up to the first that is refused for its number."""
     statuses: list[int] = []
     while 429 not in statuses:
+        assert len(statuses) < 10 * GUESSES, "wrong tokens are not counted"
         path, more = ("/session", {"json": {"token": "idt_wrong"}}) if at_login else ("/models", {})
         method = "POST" if at_login else "GET"
         async with server.request(method, path, headers={} if at_login else bearer("idt_wrong"), **more) as response:
