@@ -50,6 +50,22 @@ async def test_a_healthy_set_up_has_nothing_but_ok_and_a_missing_database_is_not
     }
 
 
+async def test_users_of_before_who_look_the_same_are_named() -> None:
+    await migrate("chats.db", target="0015")
+    with closing(sqlite3.connect("chats.db")) as file, file:
+        for number, name in enumerate(["ada", "Ada", "\u0430da", "grace"]):
+            row = (f"user_{number}", name, f"2026-11-15T09:00:0{number}.000000Z")
+            file.execute("INSERT INTO users (id, name, created_at) VALUES (?, ?, ?)", row)
+    settings = load_settings(database="chats.db", port=0)
+    assert [finding for finding in await examine(settings) if finding.check == "users"] == []
+    await migrate("chats.db")
+    found = [(finding.status, finding.message) for finding in await examine(settings) if finding.check == "users"]
+    assert found == [
+        ("warning", "'Ada' and 'ada' look the same. Disable one of these users."),
+        ("warning", "'\\u0430da' and 'ada' look the same. Disable one of these users."),
+    ]
+
+
 async def test_postgresql_is_asked_for_its_durability_and_its_clock(own_postgres: str) -> None:
 
     findings = await examine(load_settings(database=own_postgres, port=0))
@@ -96,6 +112,15 @@ async def test_every_fault_is_found_and_no_secret_is_shown(monkeypatch: pytest.M
     assert shown["port"][0] == shown["disk"][0] == shown["file mode"][0] == "warning"
     assert shown["schema"] == ("failed", shown["schema"][1])
     assert find(exposed, "login").status == "failed"
+    short = await examine(load_settings(database="chats.db", port=0, token="x" * 19))
+    assert find(short, "login").status == "warning"
+    given = {"host": "0.0.0.0", "oidc_issuer": "https://idp.example", "oidc_client_id": "x"}  # noqa: S104
+    nameless = await examine(load_settings(database="chats.db", port=0, **given))
+    assert find(nameless, "login") == Finding(
+        "failed", "login", "oidc_issuer is set, and hosts is not. List the names by which browsers reach this server."
+    )
+    named = await examine(load_settings(database="chats.db", port=0, hosts=["chats.example"], token="x" * 20, **given))
+    assert [finding for finding in named if finding.check == "login"] == []
     assert CANARY not in repr([findings, exposed])
 
 

@@ -158,12 +158,15 @@ class Settings(BaseSettings):
     port: Port = Field(8000, description="The port to listen on; 0 picks a free one.")
     token: Secret = Field(
         "",
-        description="The first admin's token. If it is set, a login is needed on loopback too.",
+        description="The first admin's token: 20 characters or more. With it, a login is needed on loopback too.",
     )
 
     hosts: Names = Field(
         [],
-        description="Host names that the server answers to. Empty: loopback names; any name if a login is needed.",
+        description=(
+            "Host names that the server answers to. Empty: loopback names; any name if a login is needed. "
+            "OpenID Connect goes back to these alone."
+        ),
     )
     base_path: Text = Field("", description="The path that a proxy serves Indelible under, such as `/chat`.")
     cors_origins: Names = Field([], description="Origins of other sites whose pages may use the API, with a token.")

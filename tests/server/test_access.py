@@ -90,6 +90,8 @@ REFUSED_UNREAD = [
     Refused("/api/v1/files?name=rain.txt", 401, "Authorization: Bearer wrong\r\n"),
     Refused("/v1/responses", 401, ""),
     Refused("/api/v1/session", 403, "Origin: http://evil.example\r\n"),
+    Refused("/shared/api/v1/files", 404, ""),
+    Refused("/api/v1/shared/api/v1/files", 404, ""),
     Refused("/api/v1/chats", 413, "Content-Length: 900000000\r\n"),
 ]
 

@@ -87,6 +87,16 @@ async def test_what_is_remembered_ends_by_itself_if_nobody_tells_of_a_change(har
     assert await list_statuses() == [401, 401, 401]
 
 
+async def test_what_was_looked_up_before_a_change_is_not_remembered_after_it(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False)
+    assert server.server.server_state is not None
+    authenticator = server.server.server_state.authenticator
+    before = authenticator._changes
+    authenticator.forget()  # while the lookup is under way
+    assert authenticator._remember(b"key", authenticator._local, before) is authenticator._local
+    assert authenticator._remembered == {}
+
+
 async def test_a_remembered_login_ends_at_its_expiry(harness: AppHarness) -> None:
     clock = ManualClock()
     server = await harness.start_server(worker=False, clock=clock, token=TOKEN)

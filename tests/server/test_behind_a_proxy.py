@@ -136,7 +136,7 @@ async def test_a_user_header_that_comes_twice_names_nobody(harness: AppHarness) 
 @pytest.mark.parametrize(
     ("base", "name", "path"), [("", "__Host-indelible_session", "/"), ("/chat", "__Secure-indelible_session", "/chat")]
 )
-async def test_over_https_only_a_cookie_counts_that_nobody_else_can_set(
+async def test_over_https_only_a_cookie_with_a_prefix_counts(
     harness: AppHarness, base: str, name: str, path: str
 ) -> None:
     server = await harness.start_server(worker=False, token=TOKEN, trusted_proxies=["127.0.0.1"], base_path=base)

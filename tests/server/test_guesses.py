@@ -25,6 +25,7 @@ async def guess_until_refused(server: RunningServer, *, at_login: bool) -> list[
     """The statuses of wrong tokens, one after the other, up to the first that is refused for its number."""
     statuses: list[int] = []
     while 429 not in statuses:
+        assert len(statuses) < 10 * GUESSES, "wrong tokens are not counted"
         path, more = ("/session", {"json": {"token": "idt_wrong"}}) if at_login else ("/models", {})
         method = "POST" if at_login else "GET"
         async with server.request(method, path, headers={} if at_login else bearer("idt_wrong"), **more) as response:
@@ -116,13 +117,13 @@ async def test_lookups_of_an_address_are_bounded_also_before_the_first_has_ended
     guesses, release = Guesses(ManualClock()), asyncio.Event()
     looking = 0
 
-    async def look_up() -> str | None:
+    async def load() -> str | None:
         nonlocal looking
         looking += 1
         await release.wait()
         return None
 
-    tasks = [asyncio.create_task(guesses.find("192.0.2.1", look_up)) for _ in range(10 * GUESSES)]
+    tasks = [asyncio.create_task(guesses.find("192.0.2.1", load)) for _ in range(10 * GUESSES)]
     for _ in range(5):
         await asyncio.sleep(0)
     assert looking < 2 * GUESSES

@@ -176,7 +176,7 @@ async def test_a_long_answer_is_read_to_its_end_and_a_forged_cookie_leads_nowher
 @pytest.mark.parametrize(
     ("base", "name", "path"), [("", "__Host-indelible_oidc", "/"), ("/chat", "__Secure-indelible_oidc", "/chat")]
 )
-async def test_over_https_nobody_else_can_begin_a_login_in_this_browser(
+async def test_over_https_the_cookie_of_a_login_under_way_has_a_prefix(
     harness: AppHarness, base: str, name: str, path: str
 ) -> None:
     async with run_provider() as provider:

@@ -66,7 +66,7 @@ ENDED = {"outcome": "complete", "ended_at": AT}
 Row = Mapping[str, Any]
 
 ROWS: dict[Table, Row] = {
-    users: {"id": "u", "name": "Ada", "created_at": AT},
+    users: {"id": "u", "name": "Ada", "created_at": AT, "likeness": "ada"},
     tokens: {"id": "k", "user_id": "u", "hash": HASH, "name": "laptop", "created_at": AT},
     sessions: {
         "id": "s",
@@ -247,7 +247,8 @@ REFUSED: list[tuple[str, Table, Row]] = [
 
 # A second row of a table: what of it differs from the first, and what it must not share with it.
 TWICE: list[tuple[str, Table, Row]] = [
-    ("users_name_key", users, {"id": "u2"}),
+    ("users_name_key", users, {"id": "u2", "likeness": None}),
+    ("users_likeness", users, {"id": "u2", "name": "Eve"}),
     ("tokens_hash_key", tokens, {"id": "k2"}),
     ("sessions_hash_key", sessions, {"id": "s2"}),
     ("shares_pk", shares, {"user_id": None, "hash": HASH}),

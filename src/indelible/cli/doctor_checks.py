@@ -23,15 +23,17 @@ from typing import Any, Final, Literal
 import msgspec
 
 from indelible.cli.options import list_unknown_variables
-from indelible.errors import ModelFailed, StoreFailed
+from indelible.errors import Invalid, ModelFailed, StoreFailed
 from indelible.loopback import is_loopback
 from indelible.models.catalog import PRICES_UNKNOWN, Catalog
-from indelible.server.access.authentication import has_login
+from indelible.server.access.authentication import LONG_TOKEN, has_login
+from indelible.server.login.oidc import check_oidc
 from indelible.settings import FILE, Settings
 from indelible.store.database.address import Address, describe, parse_address
 from indelible.store.database.migrate import HEAD, list_revisions, load_revision
 from indelible.store.database.open import open_database
 from indelible.store.database.transaction import Database, Transaction
+from indelible.store.queries.likeness import find_likeness
 from indelible.tracing import ENDPOINTS
 
 LOW_DISK_BYTES: Final = 1024**3
@@ -51,8 +53,8 @@ class Finding(msgspec.Struct, frozen=True):
 
 async def examine(settings: Settings) -> list[Finding]:
     """Everything that can be checked from here, in the order in which it would be mended."""
-    findings = [*check_variables(), *check_models(settings), *check_listening(settings), *check_open_files()]
-    findings += check_tracing()
+    findings = [*check_variables(), *check_models(settings), *check_login(settings), *check_listening(settings)]
+    findings += [*check_open_files(), *check_tracing()]
     try:
         address = parse_address(settings.database)
     except StoreFailed as error:
@@ -95,10 +97,22 @@ def _list_unpriced(catalog: Catalog) -> list[str]:
         return []
 
 
-def check_listening(settings: Settings) -> Iterator[Finding]:
-    where = f"{settings.host}:{settings.port}"
+def check_login(settings: Settings) -> Iterator[Finding]:
     if not has_login(settings) and not is_loopback(settings.host):
         yield Finding("failed", "login", f"{settings.host} is reachable from other machines. Set INDELIBLE_TOKEN.")
+    try:
+        check_oidc(settings)
+    except Invalid as error:
+        yield Finding("failed", "login", str(error))
+    if 0 < len(settings.token) < LONG_TOKEN:
+        message = (
+            f"INDELIBLE_TOKEN has fewer than {LONG_TOKEN} characters and can be guessed. Try: openssl rand -hex 32"
+        )
+        yield Finding("warning", "login", message)
+
+
+def check_listening(settings: Settings) -> Iterator[Finding]:
+    where = f"{settings.host}:{settings.port}"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[
             0
@@ -171,7 +185,10 @@ async def check_database(address: Address) -> list[Finding]:
         return [Finding("failed", "database", str(error))]
     try:
         findings = [Finding("ok", "database", f"{where} can be used.")]
-        findings.append(_judge_schema(await load_revision(database), where))
+        revision = await load_revision(database)
+        findings.append(_judge_schema(revision, where))
+        if revision == HEAD:
+            findings += await _check_names(database)
         findings += await _check_durability(database)
         if not address.is_sqlite:
             findings.append(await _check_clock(database))
@@ -192,6 +209,23 @@ def _judge_schema(revision: str | None, where: str) -> Finding:
         message = f"{revision} is older than {HEAD}. The next start upgrades it; back up first."
         return Finding("warning", "schema", message)
     return Finding("failed", "schema", f"{revision} is newer than {HEAD}. Upgrade Indelible.")
+
+
+async def _check_names(database: Database) -> list[Finding]:
+    """Users from before look-alikes were refused, whom people may take for another."""
+
+    async def load(transaction: Transaction) -> list[tuple[str, str]]:
+        found = []
+        for row in await transaction.all("SELECT name FROM users WHERE likeness IS NULL ORDER BY name"):
+            likeness = find_likeness(row["name"])
+            other = await transaction.one("SELECT name FROM users WHERE likeness = $1", likeness)
+            found += [] if other is None else [(str(row["name"]), str(other["name"]))]
+        return found
+
+    return [
+        Finding("warning", "users", f"{name!a} and {other!a} look the same. Disable one of these users.")
+        for name, other in await database.read(load)
+    ]
 
 
 async def _check_durability(database: Database) -> list[Finding]:

@@ -45,7 +45,7 @@ COOKIE: Final = "indelible_session"
 """The session's cookie on plain http; see `name_cookie`."""
 REMEMBERED_S: Final = 2.0
 _MAX_REMEMBERED: Final = 10_000
-_GUESSABLE: Final = 20
+LONG_TOKEN: Final = 20
 """A token in the settings with fewer characters can be guessed by who may try often."""
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class Authenticator:
         self._app = app
         self._settings = settings
         self._token_hash = hash_secret(settings.token) if settings.token else None
-        self._is_guessable = 0 < len(settings.token) < _GUESSABLE
+        self._is_guessable = 0 < len(settings.token) < LONG_TOKEN
         self._user_header = settings.proxy_user_header.lower() if settings.trusted_proxies else ""
         self._remembered: dict[bytes, tuple[Identity, float]] = {}
         self._changes = 0
@@ -201,9 +201,8 @@ def find_address(scope: Scope) -> str:
 def name_cookie(name: str, scheme: str, base_path: str) -> str:
     """The name that a cookie has where it can be trusted.
 
-    Over https a browser accepts a cookie with such a prefix only from us: no page of another subdomain, and nobody on
-    the way to one that is not encrypted, can set it and so log the user in as somebody else. At the root not even
-    another path of this host can.
+    A cookie that others can set would log the user in as somebody else. A browser accepts `__Host-` only from this host
+    itself, over https and for its root; `__Secure-`, for a cookie of a path, at least only over https.
     """
     if scheme != "https":
         return name

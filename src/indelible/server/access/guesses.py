@@ -46,18 +46,18 @@ class Guesses:
     async def find(
         self,
         address: str,
-        look_up: Callable[[], Awaitable[T | None]],
+        load: Callable[[], Awaitable[T | None]],
         *,
         compare: Callable[[], Awaitable[T | None]] | None = None,
     ) -> T | None:
-        """What `compare` finds, which compares with a secret that can be guessed, or else `look_up`.
+        """What `compare` finds, which compares with a secret that can be guessed, or else `load`.
 
         If both find nothing, that was a guess. Raises `RateLimited` if the address had none left.
         """
         network = name_network(address)
         if self._left.acquire(network):
             async with self._lookups:
-                found = await look_up()
+                found = await load()
             if found is None and compare is not None and await self._wait_for_turn(network):
                 found = await compare()
             if found is None:
@@ -67,7 +67,7 @@ class Guesses:
         try:
             found = None if compare is None else await compare()
             if found is None:
-                found = await look_up()
+                found = await load()
             is_wrong = found is None
         finally:
             if not is_wrong:  # valid, or the database failed

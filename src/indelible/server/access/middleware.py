@@ -11,7 +11,7 @@ Everything else is refused by default, including routes that are added later. A 
 the login instead.
 
 A body that is too large is refused before it fills the memory: by its announced length, or when it exceeds the limit.
-What a refused stranger has not sent yet is not read: the connection closes.
+A stranger who gets a response before the end of the body, such as a refusal, is not read on: the connection closes.
 
 Must stay true (tests/server/test_access.py, tests/server/test_access_matrix.py): no route answers anybody whom the
 table there does not name.
@@ -99,9 +99,9 @@ class AccessMiddleware:
             refusal = answer_refusal(error)
         except StoreFailed:
             refusal = make_problem(503, "unavailable", "The database is unavailable. Retry in a moment.")
+        if identity is None and _has_body(headers):
+            receive, send = _close_unread(receive, send)
         if refusal is not None:
-            if identity is None and _has_body(headers):
-                refusal.headers["Connection"] = "close"
             await refusal(scope, receive, send)
         elif request is None or state is None:
             await self._application(scope, receive, send)
@@ -171,6 +171,25 @@ def _has_body(headers: Headers) -> bool:
 def _read_length(headers: Headers) -> int:
     length = headers.get("content-length", "")
     return int(length) if length.isdecimal() else 0
+
+
+def _close_unread(receive: Receive, send: Send) -> tuple[Receive, Send]:
+    """Both, so that the connection closes with a response that does not wait for the end of the body."""
+    is_read = False
+
+    async def receive_and_note() -> Message:
+        nonlocal is_read
+        message = await receive()
+        is_read = not message.get("more_body", False)
+        return message
+
+    async def send_and_close(message: Message) -> None:
+        if message["type"] == "http.response.start" and not is_read:
+            others = [header for header in message.get("headers", ()) if header[0].lower() != b"connection"]
+            message = {**message, "headers": [*others, (b"connection", b"close")]}
+        await send(message)
+
+    return receive_and_note, send_and_close
 
 
 def _explain_limit(max_bytes: int) -> str:

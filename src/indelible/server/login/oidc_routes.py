@@ -64,7 +64,7 @@ async def finish_login(request: Request, state: State) -> Response:
         return _fail(request, state, error)
     account = await _find_account(state, name)
     if account is None or account.disabled or account.id == state.app.owner_id:
-        _log.warning("a login by OpenID Connect was refused: not a user here, disabled, or the first admin's name")
+        _log.warning("a login by OpenID Connect was refused: no user here, disabled, or a name that is taken")
         return _redirect_to_login(request, state, "user")
     secret = await state.app.accounts.add_session(
         account.id,

@@ -85,10 +85,13 @@ class AccountStore(Protocol):
     # --- users ---
 
     async def add_user(self, name: str, *, role: UserRole = "user") -> Account:
-        """Create a user. A name that exists already is `Invalid`."""
+        """Create a user. A name that exists already, or looks like another user's, is `Invalid`."""
 
     async def ensure_account(self, name: str) -> Account:
-        """The user of this name, created with the role `user` if missing. Concurrent calls get the same user."""
+        """The user of this name, created with the role `user` if missing. Concurrent calls get the same user.
+
+        A new name that looks like another user's is `Invalid`.
+        """
 
     async def find_user(self, name: str) -> Account | None:
         """The user of this name."""

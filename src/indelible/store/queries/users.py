@@ -3,7 +3,10 @@
 A program on one machine has one user and no login; its caller names that user. A server's users come from logins
 (store/accounts/). Both follow the same rule about names. A user who was made before the rule existed is still found.
 
-Must stay true (tests/store/test_open_turn.py, tests/store/test_accounts.py): no way to make a user allows a name that
+Names are compared as they are written, but no new one may look like another's (likeness.py). The database decides, by a
+unique column, so two servers cannot make such a pair at the same time.
+
+Must stay true (tests/store/test_user_names.py, tests/store/test_accounts.py): no way to make a user allows a name that
 another way refuses, and concurrent calls make one user.
 """
 
@@ -16,10 +19,14 @@ from indelible.errors import Invalid
 from indelible.ids import is_id, new_id
 from indelible.store.database.tables.enumerations import UserRole
 from indelible.store.database.transaction import Transaction
+from indelible.store.queries.likeness import find_likeness, remove_disguise
 
 LONGEST_USER_NAME: Final = 200
 _OWNER: Final = "SELECT owner_id FROM chats WHERE id = $1"
-_NEW_USER: Final = "INSERT INTO users (id, name, role, created_at) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING"
+_NEW_USER: Final = """
+    INSERT INTO users (id, name, role, created_at, likeness) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING
+    """
+_ALIKE: Final = "SELECT name FROM users WHERE likeness = $1"
 _USER: Final = "SELECT id FROM users WHERE name = $1"
 
 
@@ -47,8 +54,16 @@ async def ensure_user(transaction: Transaction, name: str) -> str:
 
 
 async def insert_user(transaction: Transaction, name: str, role: UserRole, now: datetime) -> None:
-    """Create a user with a checked name, unless there is one with this name."""
-    await transaction.run(_NEW_USER, new_id("user"), name, role, now)
+    """Create a user with a checked name, unless there is one with this name.
+
+    Raises `Invalid` if it looks like another user's.
+    """
+    likeness, disguised = find_likeness(name), remove_disguise(name)
+    if disguised == likeness or await transaction.one(_ALIKE, disguised) is None:
+        await transaction.run(_NEW_USER, new_id("user"), name, role, now, likeness)
+    if await transaction.one(_USER, name) is None:
+        other = await transaction.one(_ALIKE, likeness) or await transaction.one(_ALIKE, disguised)
+        raise Invalid(f"The name {name} looks like that of the user {other['name']}. Choose another.")
 
 
 def check_user_name(name: object) -> None:

@@ -82,6 +82,13 @@ users: Final = Table(
     Column("created_at", UtcTime(), nullable=False),
     Column("role", Word, nullable=False, server_default="user"),
     Column("disabled_at", UtcTime(), comment="Null: the user may log in."),
+    Column(
+        "likeness",
+        Label(),
+        index=True,
+        unique=True,
+        comment="What names that look the same share. Null: another user has it since before this was a rule.",
+    ),
     check_one_of("role", UserRole),
     comment="The owners of chats. A server without login has one.",
 )
