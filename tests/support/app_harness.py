@@ -82,6 +82,7 @@ async def serve_app(
     worker: bool = True,
     client_token: str | None = None,
     pace: Pace = DEFAULT_PACE,
+    only_health: bool = False,
     **settings: Any,
 ) -> AsyncIterator[RunningServer]:
     """A server with an app of its own, until the end of the block. Without a model, none may be asked."""
@@ -89,7 +90,13 @@ async def serve_app(
     own = {} if isinstance(model, str) else {name: model or ScriptedModel()}
     chosen = make_settings(**{"model": name, "database": database, "port": 0, **settings})
     server = Server(
-        chosen, models={**own, **(models or {})}, tools=tools, client_tools=client_tools, worker=worker, pace=pace
+        chosen,
+        models={**own, **(models or {})},
+        tools=tools,
+        client_tools=client_tools,
+        worker=worker,
+        pace=pace,
+        only_health=only_health,
     )
     async with run_server(server, client_token=client_token) as running:
         yield running

@@ -117,7 +117,8 @@ class Process(uvicorn.Server):
         if self.started and sockets:
             _calm_the_collector()
             url = _write_url(sockets[-1])
-            await asyncio.to_thread(announce_server, self._server.settings.database, _find_on_this_machine(url))
+            if not self._server.only_health:
+                await asyncio.to_thread(announce_server, self._server.settings.database, _find_on_this_machine(url))
             self._on_ready(url)
 
     async def on_tick(self, counter: int) -> bool:
