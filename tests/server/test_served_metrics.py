@@ -74,6 +74,7 @@ def read_alerts() -> list[str]:
     return [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ")][1:]
 
 
+@pytest.mark.both_databases
 async def test_every_documented_alert_has_data_where_the_replies_are_written(harness: AppHarness) -> None:
     """With servers that have no worker, the workers are where most of it is counted."""
     model = ScriptedModel([ModelFailed("Busy.", kind="overloaded"), say("It rains."), ModelFailed("No.", kind="auth")])

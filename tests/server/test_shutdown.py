@@ -188,6 +188,7 @@ async def test_a_server_without_a_worker_and_a_worker_without_a_server_are_a_pai
             assert await wait_for_end(command) == (0, "")
 
 
+@pytest.mark.both_databases
 async def test_a_worker_with_a_port_tells_how_it_is_and_hands_off_on_sigterm(database: str) -> None:
     port = str(choose_port())
     with start_indelible("worker", "--database", database, "--port", port) as command:
