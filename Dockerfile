@@ -23,7 +23,7 @@ USER 10001
 WORKDIR /data
 VOLUME ["/data"]
 EXPOSE 8000
-# A worker has no port: turn the check off for it (compose.yaml).
+# A worker needs `--port 8000` for it (compose.yaml).
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
     CMD ["python", "-c", "import os, urllib.request; urllib.request.urlopen(f\"http://127.0.0.1:{os.environ.get('INDELIBLE_PORT', '8000')}/readyz\", timeout=4)"]
 STOPSIGNAL SIGTERM

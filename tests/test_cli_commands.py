@@ -159,6 +159,12 @@ def test_users_and_tokens_are_made_in_a_database_that_is_named_by_its_path_or_by
     made = run_indelible("token", "create", "ada", "--label", "backup", "--database", database)
     assert (made.returncode, made.stderr) == (0, "")
     assert run_indelible("token", "list", "ada", "--database", database).stdout.endswith("  backup\n")
+    odd = "a\x1b[2J\u202eb\nidl_forged"
+    made = run_indelible("token", "create", "ada", "--label", odd, "--database", database)
+    assert (made.returncode, made.stderr) == (0, "")
+    newest, other = run_indelible("token", "list", "ada", "--database", database).stdout.splitlines()
+    assert newest.endswith("  a\ufffd[2J\ufffdb idl_forged")
+    assert other.endswith("  backup")
 
 
 @pytest.mark.parametrize(

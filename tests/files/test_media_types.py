@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indelible.files.media_types import MAX_NAME_CHARS, OTHER, clean_name, find_media_type, is_allowed, is_text_type
+from indelible.files.media_types import (
+    MAX_NAME_CHARS,
+    OTHER,
+    SNIFFED_BYTES,
+    clean_name,
+    find_media_type,
+    is_allowed,
+    is_text_type,
+)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +38,8 @@ from indelible.files.media_types import MAX_NAME_CHARS, OTHER, clean_name, find_
         (b"  <!-- x --> <!DOCTYPE HTML><script>", "a.txt", None, "text/html"),
         (b"<?xml version='1.0'?><!-- x --><svg onload='x'>", "a.png", "image/png", "image/svg+xml"),
         (b"<?xml version='1.0'?><a/>", "", None, "application/xml"),
-        ("Groß".encode()[:-1], "", None, "text/plain"),  # cut within a character
+        (b"a" * (SNIFFED_BYTES - 1) + "ß".encode(), "", None, "text/plain"),  # what is looked at is cut within it
+        ("Groß".encode()[:-1], "", None, OTHER),  # the whole file is
         (b"caf\xe9 noir", "a.txt", None, OTHER),
         (b"a\x00b", "a.txt", None, OTHER),
         (b"", "", None, OTHER),

@@ -284,6 +284,28 @@ async def test_a_truncated_download_is_noticed(harness: AppHarness) -> None:
             await response.read()
 
 
+@pytest.mark.parametrize(
+    ("data", "content_type"),
+    [
+        ("Tromsø".encode(), "text/plain; charset=utf-8"),
+        (b"a" * 100_000, "text/plain"),
+        (b"a" * 100_000 + "Tromsø".encode("latin-1"), "text/plain"),
+        ("Tromsø".encode("latin-1"), "application/octet-stream"),
+        ("Tromsø".encode()[:-1], "application/octet-stream"),
+        (b"{}", "application/json"),
+    ],
+)
+async def test_text_has_a_charset_only_if_all_of_it_is_known_to_be_utf8(
+    harness: AppHarness, data: bytes, content_type: str
+) -> None:
+    server: RunningServer = await harness.start_server(worker=False)
+    stored = await upload(server, data, "a.json" if data == b"{}" else "a.txt")
+    for method, headers in (("GET", {}), ("HEAD", {}), ("GET", {"range": "bytes=0-1"})):
+        async with server.request(method, f"/files/{stored['id']}", headers=headers) as response:
+            assert response.headers["content-type"] == content_type
+            assert response.headers["x-content-type-options"] == "nosniff"
+
+
 async def test_no_preview_is_made_for_a_client_that_left_before_its_turn(harness: AppHarness) -> None:
     server: RunningServer = await harness.start_server(worker=False)
     first, left, last = [(await upload(server, draw(), f"{number}.png"))["id"] for number in range(3)]

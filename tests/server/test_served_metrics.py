@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from tests.support.app_harness import AppHarness
@@ -12,6 +13,7 @@ from indelible.errors import ModelFailed
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step
 
+DOCUMENTED = Path(__file__).parents[2] / "docs" / "operations.md"
 PROMISES = ("lost_parts_total", "resume_gaps_total", "duplicate_tool_runs_total", "stale_writes_refused_total")
 COUNTED = {
     "steps_total", "stream_retries_total", "ttft_seconds", "inter_part_seconds", "prompt_size_bytes", "message_count",
@@ -64,3 +66,46 @@ async def test_every_metric_that_is_counted_is_there_from_the_start(harness: App
         page = await response.text()
     named = set(re.findall(r"^# TYPE indelible_(\w+) ", page, re.MULTILINE))
     assert named >= {name.removesuffix("_total") if name not in named else name for name in COUNTED}
+
+
+def read_alerts() -> list[str]:
+    """The first column of the table of alerts."""
+    page = DOCUMENTED.read_text().partition("## Metrics and alerts")[2].partition("\n## ")[0]
+    return [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ")][1:]
+
+
+@pytest.mark.both_databases
+async def test_every_documented_alert_has_data_where_the_replies_are_written(harness: AppHarness) -> None:
+    """With servers that have no worker, the workers are where most of it is counted."""
+    model = ScriptedModel([ModelFailed("Busy.", kind="overloaded"), say("It rains."), ModelFailed("No.", kind="auth")])
+    worker: RunningServer = await harness.start_server(model, only_health=True)
+    server: RunningServer = await harness.start_server(worker=False)
+    for text in ("Is it raining?", "And now?"):
+        chat = await server.client.create_chat(text)
+        await wait_until_idle(server.client, chat["id"])
+
+    alerts = read_alerts()
+    assert len(alerts) > 10
+    for alert in alerts:
+        for name in re.findall(r"`([^`]+)`", alert):
+            if name.startswith("/"):
+                async with worker.request("GET", f"/{name}") as response:
+                    assert response.status == 200, alert
+            elif name != "kind":
+                metric, _, labels = name.rstrip("}").partition("{")
+                wanted = dict(re.findall(r'(\w+)="(\w+)"', labels))
+                suffix = "_bucket" if metric.endswith("_seconds") else ""
+                await worker.read_metric(f"indelible_{metric}{suffix}", **wanted)
+    assert await worker.read_metric("indelible_stream_retries_total", kind="overloaded") == 1
+    assert await worker.read_metric("indelible_chats", state="error") == 1
+
+
+async def test_a_workers_port_has_health_and_metrics_and_nothing_else(harness: AppHarness) -> None:
+    worker: RunningServer = await harness.start_server(only_health=True, token="a-secret")  # noqa: S106  (nobody's)
+    login = {"Authorization": "Bearer a-secret"}
+    for path, headers, status in (
+        ("//healthz", {}, 200), ("//readyz", {}, 200), ("//metrics", {}, 401), ("//metrics", login, 200),
+        ("//", login, 404), ("/chats", login, 404), ("//web/app.js", login, 404), ("//v1/models", login, 404),
+    ):  # fmt: skip
+        async with worker.request("GET", path, headers=headers) as response:
+            assert response.status == status, path

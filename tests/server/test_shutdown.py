@@ -24,6 +24,7 @@ from indelible.models.http.sse import SseDecoder
 from indelible.server.app import Server
 from indelible.server.process import Process
 from indelible.settings import load_settings
+from indelible.store.database.sqlite.file_lock import DatabaseInUse
 from indelible.testing import ScriptedModel, ScriptEnded
 
 A_LONG_GRACE_S = 3600
@@ -185,6 +186,29 @@ async def test_a_server_without_a_worker_and_a_worker_without_a_server_are_a_pai
             assert "Oslo: rain" in text_of(messages[-1])
             command.send_signal(signal.SIGTERM)
             assert await wait_for_end(command) == (0, "")
+
+
+@pytest.mark.both_databases
+async def test_a_worker_with_a_port_tells_how_it_is_and_hands_off_on_sigterm(database: str) -> None:
+    port = str(choose_port())
+    with start_indelible("worker", "--database", database, "--port", port) as command:
+        ready = await asyncio.to_thread(command.read_line)
+        url = f"http://127.0.0.1:{port}"
+        assert ready == f"Indelible's worker is ready; health and metrics at {url}\n"
+        async with aiohttp.ClientSession() as session:
+            for path in ("/healthz", "/readyz", "/metrics"):
+                async with session.get(url + path) as response:
+                    assert response.status == 200, path
+        async with indelible.open(database, worker=False) as app:
+            chat = await app.create_chat()
+            assert (await chat.send("Hello")).text
+        if not database.startswith("postgresql:"):
+            with pytest.raises(DatabaseInUse) as in_use:
+                async with indelible.open(database):
+                    raise AssertionError
+            assert in_use.value.server_url is None, "nobody can chat at a worker's port"
+        command.send_signal(signal.SIGTERM)
+        assert await wait_for_end(command) == (0, "")
 
 
 @on_sqlite

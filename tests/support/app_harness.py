@@ -83,14 +83,23 @@ async def serve_app(
     client_token: str | None = None,
     pace: Pace = DEFAULT_PACE,
     clock: Clock | None = None,
+    only_health: bool = False,
     **settings: Any,
 ) -> AsyncIterator[RunningServer]:
     """A server with an app of its own, until the end of the block. Without a model, none may be asked."""
     name = model if isinstance(model, str) else "scripted"
     own = {} if isinstance(model, str) else {name: model or ScriptedModel()}
     chosen = make_settings(**{"model": name, "database": database, "port": 0, **settings})
-    given = {**own, **(models or {})}
-    server = Server(chosen, models=given, tools=tools, client_tools=client_tools, worker=worker, pace=pace, clock=clock)
+    server = Server(
+        chosen,
+        models={**own, **(models or {})},
+        tools=tools,
+        client_tools=client_tools,
+        worker=worker,
+        pace=pace,
+        clock=clock,
+        only_health=only_health,
+    )
     async with run_server(server, client_token=client_token) as running:
         yield running
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +13,7 @@ LINES = [
     "", "words", "  more words", "    indented", "# heading", "#", "- item", "1. one", "2. two", "* * *", "---", "===",
     "```", "```python", "> quote", "| a | b |", "| - | - |", "<div>", "[a]: /url", "\u2028",
 ]  # fmt: skip
+BIDI = {"LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI"}
 sources = st.lists(st.sampled_from(LINES), max_size=14).map("\n".join)
 
 
@@ -48,6 +51,15 @@ def test_what_was_finished_stays_so_however_the_text_comes(source: str, data: st
         finished += blocks
         source = source[size:]
     assert finished == at_once
+
+
+def test_every_character_that_turns_the_direction_of_text_is_visible() -> None:
+    turning = [character for character in map(chr, range(0x110000)) if unicodedata.bidirectional(character) in BIDI]
+    assert disarm("rm \u202etxt.evil\u202c") == "rm \ufffdtxt.evil\ufffd"
+    assert len(turning) == 9
+    for character in (*turning, "\u200e", "\u200f", "\u061c"):
+        assert disarm(character) == "\ufffd", hex(ord(character))
+    assert disarm("שלום, عالم 👩‍👩‍👧") == "שלום, عالم 👩‍👩‍👧"
 
 
 def test_what_could_drive_the_terminal_is_disarmed() -> None:

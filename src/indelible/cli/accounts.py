@@ -37,7 +37,10 @@ def with_accounts(database: str | None, work: Callable[[SqlAccounts], Awaitable[
 
 
 def print_table(rows: list[tuple[str, ...]]) -> None:
-    """Columns that line up; the last one is as long as it likes."""
+    """Columns that line up; the last one is as long as it likes. Names and labels may come from anywhere."""
+    from indelible.terminal.markdown import disarm  # noqa: PLC0415  (see main.py)
+
+    rows = [tuple(disarm(cell).replace("\n", " ") for cell in row) for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]

@@ -113,6 +113,11 @@ def find_media_type(start: bytes, *, name: str = "", hint: str | None = None) ->
     return _find_text_type(start, name=name, hint=hint) if _is_text(start) else OTHER
 
 
+def describe_content_type(media_type: str, size: int) -> str:
+    """The type for a header. Text has a charset if we have read all of it: a longer one may go on in another."""
+    return f"{media_type}; charset=utf-8" if media_type.startswith("text/") and size < SNIFFED_BYTES else media_type
+
+
 def is_text_type(media_type: str) -> bool:
     """Whether a file of this type can be shown to a model as text."""
     return media_type.startswith("text/") or media_type in _TEXTS
@@ -148,7 +153,8 @@ def _is_text(start: bytes) -> bool:
     try:
         start.decode()
     except UnicodeDecodeError as error:
-        return error.start >= len(start) - 3 and error.reason == "unexpected end of data"  # cut within a character
+        is_cut = len(start) == SNIFFED_BYTES and error.start >= SNIFFED_BYTES - 3  # within a character
+        return is_cut and error.reason == "unexpected end of data"
     return True
 
 

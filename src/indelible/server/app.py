@@ -119,7 +119,7 @@ class Server:
 
     `server_state` exists while it runs. `failure` is what kept it from starting, or ended it. With `offers_login`, and
     if a login is needed, `login_path` logs the first admin in, once and within the hour: for who started it, and nobody
-    else may read it.
+    else may read it. With `only_health` it is how a worker listens: health, readiness and metrics, and nothing else.
     """
 
     def __init__(
@@ -133,6 +133,7 @@ class Server:
         clock: Clock | None = None,
         pace: Pace = DEFAULT_PACE,
         offers_login: bool = False,
+        only_health: bool = False,
     ) -> None:
         check_oidc(settings)
         self.settings = settings
@@ -140,6 +141,7 @@ class Server:
         self.server_state: ServerState | None = None
         self.failure: BaseException | None = None
         self.login_path: str | None = None
+        self.only_health = only_health
         self._offers_login = offers_login
         self._models = models or {}
         self._tools = tools
@@ -180,6 +182,10 @@ class Server:
             redoc_url=None,
             redirect_slashes=False,  # it would redirect to whatever name the client has sent as `Host`
         )
+        if self.only_health:
+            _add_routes(application, health.health)
+            add_problem_handlers(application)
+            return application
         # The routes of every turn come first: a request is compared with one route after the other.
         every = (chats, feed, messages, queue, turns, debug, lists, files, session, tokens, users, shares, shared_links)
         for routes in every:

@@ -121,7 +121,8 @@ class Process(uvicorn.Server):
         if self.started and sockets:
             _calm_the_collector()
             url = write_url(*sockets[-1].getsockname()[:2])
-            await asyncio.to_thread(announce_server, self._server.settings.database, find_on_this_machine(url))
+            if not self._server.only_health:
+                await asyncio.to_thread(announce_server, self._server.settings.database, find_on_this_machine(url))
             self._on_ready(url)
 
     async def on_tick(self, counter: int) -> bool:

@@ -26,8 +26,10 @@ Line = list[Segment]
 _WIDEST_COLUMN: Final = 100
 _PARSER: Final = MarkdownIt().enable("table")
 _LINE: Final = re.compile(r"[^\n]*\n")
+_TURNING: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""Unicode's Bidi_Control: they change the order in which text is shown, so that a command reads as another one."""
 # Characters that control a terminal (escape sequences, bells) are shown as a replacement character.
-_HARMLESS: Final = dict.fromkeys((*range(32), *range(127, 160)), "\N{REPLACEMENT CHARACTER}") | {
+_HARMLESS: Final = dict.fromkeys((*range(32), *range(127, 160), *_TURNING), "\N{REPLACEMENT CHARACTER}") | {
     ord("\n"): "\n",
     ord("\t"): "\t",
     ord("\r"): None,
@@ -35,7 +37,7 @@ _HARMLESS: Final = dict.fromkeys((*range(32), *range(127, 160)), "\N{REPLACEMENT
 
 
 def disarm(text: str) -> str:
-    """The text without characters that control a terminal."""
+    """The text without characters that control a terminal, or the direction of text."""
     return text.translate(_HARMLESS)
 
 

@@ -49,6 +49,7 @@ _LOG_INTERVAL_S: Final = 60.0
 MAX_WAITING: Final = 16
 """How many requests of a connection wait for the one before them, or fewer, if they are as large as a head may be."""
 _BLANK_LINE: Final = b"\r\n\r\n"
+_WITHOUT_BODY: Final = frozenset({"GET", "HEAD"})  # or with one that is parsed as if it came in chunks
 
 
 class ConnectionLimits(NamedTuple):
@@ -239,9 +240,10 @@ class LimitedConnection(HttpToolsProtocol):
         self._is_in_body = True
         self._head_bytes = self._overhead_bytes = 0
         self._since_s = self.loop.time()
-        self._body_left_bytes = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
         super().on_headers_complete()
         self.scope["extensions"] = {ABORT: {"close": partial(self._abort, self.cycle)}}
+        if self.scope["method"] not in _WITHOUT_BODY:
+            self._body_left_bytes = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
         self._is_large = is_large(self.scope["path"])
 
     def on_body(self, body: bytes) -> None:
@@ -267,7 +269,7 @@ class LimitedConnection(HttpToolsProtocol):
             if not self.transport.is_closing():
                 self._all.note_waiting(self)
         super().on_response_complete()
-        if not self.transport.is_closing():
+        if self.flow.read_paused and not self.transport.is_closing():
             self.flow.resume_reading()  # there may be room now
             self._parse_on()
 

@@ -25,6 +25,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
 from indelible.errors import NotFound, Refused, StoreFailed
+from indelible.files.media_types import describe_content_type
 from indelible.files.protocol import StoredFile, UploadKey
 from indelible.server.dependencies import PageLimit, Reads, answer_json
 from indelible.server.head_requests import is_head
@@ -122,14 +123,15 @@ def answer_download(request: Request, files: LocalFiles, grant: FileGrant) -> Re
     except Unsatisfiable:
         return Response(status_code=416, headers={**headers, "Content-Range": f"bytes */{file.size}"})
     start, stop = part or (0, file.size)
+    headers["Content-Type"] = describe_content_type(file.media_type, file.size)
     headers["Content-Length"] = str(stop - start)
     if part is not None:
         headers["Content-Range"] = f"bytes {start}-{stop - 1}/{file.size}"
     status = 200 if part is None else 206
     if is_head(request.scope):
-        return Response(status_code=status, media_type=file.media_type, headers=headers)
+        return Response(status_code=status, headers=headers)
     chunks = _read(files, grant, start, stop)
-    return _Download(chunks, status_code=status, media_type=file.media_type, headers=headers)
+    return _Download(chunks, status_code=status, headers=headers)
 
 
 @router.get("/files/{file_id}/preview", **SENDS_PICTURE)

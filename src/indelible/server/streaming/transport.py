@@ -41,6 +41,9 @@ class GatheringTransport:
         if not self._transport.is_closing():  # uvloop raises
             self._transport.write(data)
 
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
     def close(self) -> None:
         self._flush()
         self._transport.close()
