@@ -1,12 +1,12 @@
-// Streams of the SDKs from npm, and how each of them ended. `node streams.mjs URL MODEL BEGUN QUESTION COUNT KIND…` reads
-// COUNT replies to QUESTION with each kind of client, creates the file BEGUN as soon as all of them have some text, and
-// prints one line of JSON per stream: {kind, text, raised, recovered}. A client raises, or says that the reply is
-// complete. After that useChat can load its messages and resume: `recovered` is the text on its screen then.
+// Streams of the SDKs from npm, and how each of them ended. `node streams.mjs URL MODEL BEGUN QUESTION COUNT THEN KIND…`
+// reads COUNT replies to QUESTION with each kind of client, creates the file BEGUN as soon as all of them have some text,
+// and prints one line of JSON per stream: {kind, text, raised, recovered}. A client raises, or says that the reply is
+// complete. If THEN is `resume`, useChat loads its messages after that and resumes: `recovered` is the text on its screen.
 import { randomUUID } from "node:crypto";
 import { writeFileSync } from "node:fs";
 import OpenAI from "openai";
 
-const [, , url, model, begun, question, count, ...kinds] = process.argv;
+const [, , url, model, begun, question, count, then, ...kinds] = process.argv;
 const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: "none", maxRetries: 0, timeout: 600_000 });
 let waiting = Number(count) * kinds.length;
 
@@ -91,7 +91,7 @@ async function read(kind) {
     }
   } catch (error) {
     raised = String(error?.message ?? error);
-    recovered = (await error?.recover?.()) ?? null;
+    recovered = (then === "resume" && (await error.recover?.())) || null;
   }
   console.log(JSON.stringify({ kind, text, raised, recovered }));
 }

@@ -285,8 +285,8 @@ class Settings(BaseSettings):
     )
     drain_s: DurationOrNone = Field(
         0,
-        description="On SIGTERM a worker lets running replies end for this long before it hands them over, and a server "
-        "streams them to clients that cannot resume elsewhere.",
+        description="On SIGTERM a worker lets running replies end for this long before it hands them over, and a "
+        "server streams them to clients that cannot resume elsewhere.",
     )
     worker_max_chats: Count = Field(1000, description="Maximum number of chats that one worker runs at the same time.")
     user_max_chats: Count = Field(

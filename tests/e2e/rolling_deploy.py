@@ -137,7 +137,7 @@ async def read(kind: str, url: str, begun: asyncio.Event) -> Ended:
 
 async def read_in_node(url: str, begun: Path, streams: int) -> list[Ended]:
     """The streams of the SDKs from npm, so many of each kind."""
-    given = (MODEL, str(begun), QUESTION, str(streams), *NPM_KINDS)
+    given = (MODEL, str(begun), QUESTION, str(streams), "resume", *NPM_KINDS)
     status, printed = await run_module(CLIENTS / "streams.mjs", url, *given)
     assert status == 0, printed
     return [Ended(**json.loads(line)) for line in printed.splitlines()]
