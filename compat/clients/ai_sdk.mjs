@@ -1,5 +1,6 @@
 // `Chat` and `DefaultChatTransport` of the npm packages @ai-sdk/react and ai, which is all of useChat but its hook: send,
-// tools of the server and of the client, stop, resume, regenerate, a server that is away. Whatever happens, the text here is the stored text.
+// tools of the server and of the client, stop, resume, regenerate, a server that is away. Whatever happens, the text here is
+// the stored text.
 // `node ai_sdk.mjs URL RELEASE [-6]`: the last argument chooses version 6 of the packages.
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";

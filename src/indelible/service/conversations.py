@@ -111,11 +111,11 @@ class ConversationService:
         self.service = service
         self._once = once or service
 
-    async def named(self, *said: str) -> ConversationService:
+    async def named(self, *content: str) -> ConversationService:
         """The same for a request that its content names, if it has no key: two that are the same start one turn."""
         if self._once._request is not None:
             return self
-        key = hashlib.blake2b(encode(said), digest_size=32).hexdigest()
+        key = hashlib.blake2b(encode(content), digest_size=32).hexdigest()
         return ConversationService(self.service, await self.service.once(key, route="", body_hash=b""))
 
     # --- names ---
