@@ -1,5 +1,6 @@
 // `Chat` and `DefaultChatTransport` of the npm packages @ai-sdk/react and ai, which is all of useChat but its hook: send,
-// tools of the server and of the client, stop, resume, regenerate. Whatever happens, the text here is the stored text.
+// tools of the server and of the client, stop, resume, regenerate, a server that is away. Whatever happens, the text here is
+// the stored text.
 // `node ai_sdk.mjs URL RELEASE [-6]`: the last argument chooses version 6 of the packages.
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
@@ -15,13 +16,13 @@ const id = randomUUID();
 
 const loadMessages = async () => (await fetch(`${api}/${id}/messages`)).json();
 const textOf = (message) => message.parts.filter((part) => part.type === "text").map((part) => part.text).join("");
-const openChat = async () =>
+const openChat = async (options = {}, onError = (error) => assert.fail(error)) =>
   new Chat({
     id,
     messages: await loadMessages(),
-    transport: new DefaultChatTransport({ api }),
+    transport: new DefaultChatTransport({ api, ...options }),
     sendAutomaticallyWhen: lastAssistantMessageIsCompleteWithToolCalls,
-    onError: (error) => assert.fail(error),
+    onError,
   });
 const waitUntil = (chat, isTrue) =>
   new Promise((resolve) => {
@@ -79,4 +80,28 @@ assert.equal(first.messages.at(-1).id, reloaded.messages.at(-1).id);
 await reloaded.regenerate();
 await checkReply(reloaded, STORY);
 rmSync(release);
+
+// Two messages while the server is away: they are on the screen, and both reach the model.
+let isAway = true;
+const cutFetch = (...given) => (isAway ? Promise.reject(new TypeError("fetch failed")) : fetch(...given));
+const lonely = await openChat({ fetch: cutFetch }, () => {});
+for (const text of ["Lost ", "and found"]) {
+  await lonely.sendMessage({ text });
+  assert.equal(lonely.status, "error");
+}
+isAway = false;
+await lonely.regenerate();
+await checkReply(lonely, "You said: Lost and found");
+assert.deepEqual((await loadMessages()).map(textOf), lonely.messages.map(textOf));
+assert.deepEqual((await loadMessages()).map((message) => message.id), lonely.messages.map((message) => message.id));
+
+// The SDK's guide on persistence: only the last message is posted.
+const prepareSendMessagesRequest = ({ id, messages, trigger, messageId }) => ({
+  body: { id, message: messages.at(-1), trigger, messageId },
+});
+const brief = await openChat({ prepareSendMessagesRequest });
+await brief.sendMessage({ text: "Briefly" });
+await checkReply(brief, "You said: Briefly");
+await brief.regenerate();
+await checkReply(brief, "You said: Briefly");
 console.log("ok");

@@ -1,11 +1,12 @@
-// Streams of the SDKs from npm, and how each of them ended: `node streams.mjs URL MODEL BEGUN QUESTION COUNT KIND…` reads COUNT
-// replies to QUESTION with each kind of client, creates the file BEGUN as soon as all of them have some text, and prints
-// one line of JSON per stream: {kind, raised, text}. A client raises, or says that the reply is complete.
+// Streams of the SDKs from npm, and how each of them ended. `node streams.mjs URL MODEL BEGUN QUESTION COUNT THEN KIND…`
+// reads COUNT replies to QUESTION with each kind of client, creates the file BEGUN as soon as all of them have some text,
+// and prints one line of JSON per stream: {kind, text, raised, recovered}. A client raises, or says that the reply is
+// complete. If THEN is `resume`, useChat loads its messages after that and resumes: `recovered` is the text on its screen.
 import { randomUUID } from "node:crypto";
 import { writeFileSync } from "node:fs";
 import OpenAI from "openai";
 
-const [, , url, model, begun, question, count, ...kinds] = process.argv;
+const [, , url, model, begun, question, count, then, ...kinds] = process.argv;
 const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: "none", maxRetries: 0, timeout: 600_000 });
 let waiting = Number(count) * kinds.length;
 
@@ -52,7 +53,26 @@ async function* hook(version) {
   }
   await sending;
   if (failures.length > 0 || chat.status === "error") {
-    throw failures[0] ?? chat.error;
+    const failure = failures[0] ?? chat.error;
+    failure.recover = () => recover(chat, shown);
+    throw failure;
+  }
+}
+
+// What docs/ai-sdk.md says, again and again while servers are replaced.
+async function recover(chat, shown) {
+  const load = async () => (chat.messages = await (await fetch(`${url}/ai-sdk/chat/${chat.id}/messages`)).json());
+  for (;;) {
+    try {
+      await load();
+      await chat.resumeStream();
+      await load();
+    } catch {
+      continue;
+    }
+    if (chat.status === "ready") {
+      return shown();
+    }
   }
 }
 
@@ -61,6 +81,7 @@ const CLIENTS = { completions, responses, "ai-7": () => hook(""), "ai-6": () => 
 async function read(kind) {
   let text = "";
   let raised = null;
+  let recovered = null;
   try {
     for await (const piece of CLIENTS[kind]()) {
       if (text === "" && piece !== "" && --waiting === 0) {
@@ -70,8 +91,9 @@ async function read(kind) {
     }
   } catch (error) {
     raised = String(error?.message ?? error);
+    recovered = (then === "resume" && (await error.recover?.())) || null;
   }
-  console.log(JSON.stringify({ kind, raised, text }));
+  console.log(JSON.stringify({ kind, text, raised, recovered }));
 }
 
 await Promise.all(kinds.flatMap((kind) => Array.from({ length: Number(count) }, () => read(kind))));

@@ -312,7 +312,9 @@ class Settings(BaseSettings):
         0.5, description="How often a worker polls for work and stops. A notification is faster."
     )
     drain_s: DurationOrNone = Field(
-        0, description="On SIGTERM a worker lets running replies end for this long before it hands them over."
+        0,
+        description="On SIGTERM a worker lets running replies end for this long before it hands them over, and a "
+        "server streams them to clients that cannot resume elsewhere.",
     )
     worker_max_chats: Count = Field(1000, description="Maximum number of chats that one worker runs at the same time.")
     user_max_chats: Count = Field(

@@ -6,12 +6,13 @@ import asyncio
 import signal
 from pathlib import Path
 
+import aiohttp
 import pytest
 from tests.support.commands import CommandProcess, start_indelible
 from tests.support.engine import get_database
 from tests.support.json_client import JsonClient
 from tests.support.process_harness import ENDLESS_LEASES, SLOWLY, ProcessHarness
-from tests.support.waiting import poll_until
+from tests.support.waiting import deadline, poll_until
 
 from indelible.app.app import App
 from indelible.app.chat import Chat
@@ -28,6 +29,14 @@ async def cling(path: str) -> str:
             await asyncio.sleep(3600)
         except BaseException:
             continue
+'''
+
+ENDLESS = '''
+import asyncio
+
+async def wait() -> str:
+    """Never ends by itself."""
+    return await asyncio.Event().wait()
 '''
 
 
@@ -51,6 +60,57 @@ async def test_s98_a_server_ends_though_a_tool_swallows_cancellation(database: s
             await client.create_chat(f'cling {{"path": "{started}"}}')
             await poll_until(started.exists, what="the tool")
         assert await end(command) == 0
+
+
+async def test_s98_a_server_that_drains_ends_though_a_streamed_reply_waits_for_such_a_tool(
+    database: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mytools.py").write_text(STUBBORN)
+    started = tmp_path / "started"
+    more = {"INDELIBLE_TOOL_GRACE_S": "0.1", "INDELIBLE_DRAIN_S": "0.2"}
+    arguments = ("serve", "--port", "0", "--database", database, "--tools", "mytools:cling")
+    with start_indelible(*arguments, directory=tmp_path, **more) as command:
+        url = await asyncio.to_thread(command.read_url)
+        body = {"stream": True, "messages": [{"role": "user", "content": f'cling {{"path": "{started}"}}'}]}
+        async with (
+            deadline(),
+            aiohttp.ClientSession() as session,
+            session.post(f"{url}/v1/chat/completions", json=body) as response,
+        ):
+            await poll_until(started.exists, what="the tool")
+            command.send_signal(signal.SIGTERM)
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await response.read()
+        assert (await asyncio.to_thread(command.wait))[0] == 0
+
+
+@pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
+async def test_a_second_interrupt_ends_a_drain_at_once(database: str, tmp_path: Path) -> None:
+    (tmp_path / "mytools.py").write_text(ENDLESS)
+    arguments = ("serve", "--port", "0", "--database", database, "--tools", "mytools:wait")
+    with start_indelible(*arguments, directory=tmp_path, INDELIBLE_DRAIN_S="3600") as command:
+        url = await asyncio.to_thread(command.read_url)
+        body = {"stream": True, "messages": [{"role": "user", "content": "wait {}"}]}
+        async with (
+            deadline(),
+            aiohttp.ClientSession() as session,
+            session.post(f"{url}/v1/chat/completions", json=body) as response,
+        ):
+            await response.content.readline()
+            command.send_signal(signal.SIGINT)
+            await poll_until(lambda: is_refused(url), what="the end of listening")
+            command.send_signal(signal.SIGINT)
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await response.read()
+        await asyncio.to_thread(command.wait)
+
+
+async def is_refused(url: str) -> bool:
+    try:
+        async with aiohttp.ClientSession() as session, session.get(f"{url}/healthz"):
+            return False
+    except aiohttp.ClientConnectionError:
+        return True
 
 
 @pytest.mark.parametrize("migrated", ["postgresql"], indirect=True)

@@ -152,7 +152,7 @@ async def test_a_native_reply_that_is_not_finished_ends_with_an_end(database: st
 async def test_the_sdks_from_npm_read_the_whole_reply_or_raise(database: str, tmp_path: Path, drain_s: float) -> None:
     held, begun = HeldReply(4), tmp_path / "begun"
     async with deadline(), serve_app(database, held.model, drain_s=drain_s) as server, asyncio.TaskGroup() as group:
-        program = (CLIENTS / "streams.mjs", server.url, "scripted", str(begun), "A story", "1", *NPM_CLIENTS)
+        program = (CLIENTS / "streams.mjs", server.url, "scripted", str(begun), "A story", "1", "leave", *NPM_CLIENTS)
         running = group.create_task(run_module(*program))
         await poll_until(lambda: begun.exists() or running.done(), what="the beginning of every reply")
         server.process.shut_down()

@@ -159,8 +159,11 @@ async def test_a_revoked_token_ends_the_streams_of_tabs_and_of_every_wire_and_st
             assert stream.status == 200, (path, await stream.text())
             streams.append(stream)
         await app.accounts.revoke_token(made.id)
-        for stream in streams:
-            await read_to_end(stream)
+        tab, *halves = streams
+        await read_to_end(tab)
+        for half in halves:
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await read_to_end(half)
     listed = await app.service_of(ada.id).list_chats()
     assert {shown.status for shown in listed.items} == {"pending"}
 

@@ -111,6 +111,13 @@ class ConversationService:
         self.service = service
         self._once = once or service
 
+    async def named(self, *content: str) -> ConversationService:
+        """The same for a request that its content names, if it has no key: two that are the same start one turn."""
+        if self._once._request is not None:
+            return self
+        key = hashlib.blake2b(encode(content), digest_size=32).hexdigest()
+        return ConversationService(self.service, await self.service.once(key, route="", body_hash=b""))
+
     # --- names ---
 
     async def find_chat_id(self, name: str) -> str:

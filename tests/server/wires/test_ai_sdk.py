@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -190,6 +191,19 @@ async def test_a_request_that_is_repeated_after_its_reply_streams_that_reply_aga
     assert await hook.post(user("u1", "Hi"), user("u2", "Less"), messageId="u2") == edited
     assert text_of(edited) == "Edited."
     assert len(model.calls) == 3
+
+
+@pytest.mark.both_databases
+async def test_two_requests_that_are_the_same_and_come_together_start_one_turn(harness: AppHarness) -> None:
+    model = ScriptedModel([say("Hello."), say("There.")])
+    hook = Hook(await harness.start_server(model))
+    shown: list[dict[str, Any]] = []
+    for number, text in enumerate(("Hi", "More"), 1):
+        shown.append(user(f"u{number}", text))
+        first, *others = await asyncio.gather(*(hook.post(*shown) for _ in range(5)))
+        assert all(other == first for other in others)
+        assert len(model.calls) == number
+    assert [read_ui_text(message) for message in await hook.load()] == ["Hi", "Hello.", "More", "There."]
 
 
 async def test_a_message_that_waits_in_the_queue_is_not_sent_again(harness: AppHarness) -> None:

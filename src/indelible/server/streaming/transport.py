@@ -58,6 +58,7 @@ class GatheringTransport:
 
 
 def abort(scope: Scope) -> None:
-    """Close the connection of a response that has begun and is not complete."""
-    close: Callable[[], None] = scope["extensions"][ABORT]["close"]
-    close()
+    """Close the connection of a response that has begun and is not complete. A server without the extension does so."""
+    extension: dict[str, Callable[[], None]] | None = scope.get("extensions", {}).get(ABORT)
+    if extension is not None:
+        extension["close"]()

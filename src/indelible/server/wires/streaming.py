@@ -6,8 +6,8 @@ together are sent together. A reader that fell too far behind gets `resync` on t
 continues from the reader's true position instead, because its client knows no snapshots.
 
 A client of a wire has no cursor either. So at shutdown its reader *stays* while the process drains, and a stream that
-has to end before its turn does (the drain is over, the chat was deleted) is cut: its connection is aborted, which every
-SDK raises on. A stream that merely ended would pass for a complete reply.
+has to end before its turn does (the drain is over, the chat was deleted, the token revoked) is cut: its connection is
+aborted, which every SDK raises on. A stream that merely ended would pass for a complete reply.
 
 `on_leave` is called if the client disconnects before the end: the setting `completions_on_disconnect` may stop the
 reply then. It runs in the response's own task, so that no task is left without a parent.
@@ -62,6 +62,7 @@ class WireStream(FeedResponse):
         self._on_leave = on_leave
         self._on_end = on_end
         self._is_feed_over = False
+        self.is_cut = True  # until its turn is over
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await super().__call__(scope, receive, send)

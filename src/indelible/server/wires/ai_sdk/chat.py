@@ -22,7 +22,7 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from indelible.content import ToolResult
+from indelible.content import ToolResult, encode
 from indelible.errors import Invalid
 from indelible.server.dependencies import Reads, ReadyState, ServerState, State, Writes, answer_json
 from indelible.server.limits.feed_slots import WithSlot
@@ -135,8 +135,8 @@ async def _start(conversations: ConversationService, chat_id: str, body: ChatReq
     if queued is not None and queued.queued is not None:
         return queued, queued.queued
     if body.trigger == "regenerate-message":
-        named = (body.messageId, ui_id) if body.messageId or ui_id else (_last_asked(path),)
-        asked = await _find(conversations, chat_id, path, *named)
+        ui_ids = (body.messageId, ui_id) if body.messageId or ui_id else (_last_asked(path),)
+        asked = await _find(conversations, chat_id, path, *ui_ids)
         if asked is not None:
             return await _regenerate(conversations, chat_id, asked, body, ui_id)
         if last.get("role") != "user":
@@ -149,7 +149,9 @@ async def _start(conversations: ConversationService, chat_id: str, body: ChatReq
     if known is not None:
         return await _join(conversations, chat_id, known)
     blocks = [block for message in list_unsent(path, body.given) for block in read_user_blocks(message)]
-    start = await conversations.interject(chat_id, blocks, if_busy="interrupt", model=body.model)
+    # Of two that come together, both find this end of the path, and neither finds the other's message.
+    named = await conversations.named("send", chat_id, path[-1].id if path else "", encode(blocks).decode())
+    start = await named.interject(chat_id, blocks, if_busy="interrupt", model=body.model)
     asked_id = start.message_id or start.queued
     assert asked_id is not None
     return start, asked_id
@@ -159,7 +161,8 @@ async def _begin(conversations: ConversationService, chat_id: str, body: ChatReq
     """A chat that the hook has named: it begins with the hook's messages."""
     system, given = divide(read_ui_messages(body.given))
     settings = TurnSettings(model=body.model, system=body.system or system)
-    start = await conversations.create(chat_id, given, settings)
+    named = await conversations.named("create", chat_id, encode(given).decode())
+    start = await named.create(chat_id, given, settings)
     origin = await conversations.find_origin(chat_id, start.seq)
     return start, origin.id
 
