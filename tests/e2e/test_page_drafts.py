@@ -138,6 +138,7 @@ async def test_the_system_prompt_of_the_next_chat_waits_for_it(browser: Browser,
         await window.send("x" * 3000)
         await expect(window.problem).to_contain_text("Message too long")
         await window.button("Edit").click()
+        await expect(window.composer).to_have_value("x" * 3000)
         await window.send("Ready?")
         await expect(window.items.last.locator(".text")).to_have_text("Aye.")
         assert (await server.client.get_chat(window.chat_id))["system"] == "You are a pirate."

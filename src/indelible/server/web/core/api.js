@@ -7,6 +7,8 @@
 
 export const TIMEOUT_MS = 30_000;
 
+const GATEWAY = [502, 503, 504]; // a proxy's answer for a server that is away, or the server's own as it leaves
+
 /** A random key. Over plain http (another machine's address) a browser has no `crypto.randomUUID`. */
 export function newKey() {
   return crypto.randomUUID?.() ?? Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -50,6 +52,8 @@ export class Api {
     this.fetch = send;
     /** @type {() => void} */
     this.onUnauthorized = () => {};
+    /** @type {(isThere: boolean) => void} */
+    this.onAnswer = () => {};
   }
 
   /** @param {string} path */
@@ -67,7 +71,11 @@ export class Api {
       method, headers, keepalive, credentials: "same-origin",
       body: raw ?? (body === undefined ? undefined : JSON.stringify(body)),
       signal: AbortSignal.timeout(timeoutMs),
+    }).catch((error) => {
+      this.onAnswer(false);
+      throw error;
     });
+    this.onAnswer(!GATEWAY.includes(response.status));
     if (!response.ok) {
       if (response.status === 401 && !(method === "POST" && path === "session")) this.onUnauthorized();
       throw new Problem(response.status, await response.json().catch(() => null));

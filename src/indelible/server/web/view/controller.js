@@ -25,6 +25,8 @@ export class Controller {
   constructor() {
     this.api = new Api(new URL("api/v1/", ROOT));
     this.api.onUnauthorized = () => this.session.noteEnd();
+    this.isAway = false; // the server, when it was last asked
+    this.api.onAnswer = (isThere) => this.noteServer(isThere);
     this.preferences = new Preferences(() => this.changed());
     this.list = new ChatList(this);
     /** @type {Set<string>} */ this.routes = new Set();
@@ -106,9 +108,10 @@ export class Controller {
     return this.routes.has(route.replace(" /", " /api/v1/"));
   }
 
-  /** Whether the last question has no visible reply. */
+  /** Whether the last question has no visible reply, or one that only a retry continues (store/commands/apply/texts.py). */
   get isUnanswered() {
-    return this.chat?.messages.findLast(({ role }) => role === "user" || role === "assistant")?.role === "user";
+    const last = this.chat?.messages.findLast(({ role }) => role === "user" || role === "assistant");
+    return last?.role === "user" || last?.reason === "max_steps";
   }
 
   get isReadOnly() {
@@ -183,6 +186,23 @@ export class Controller {
     this.unsaved.setUser(user);
     this.#showWaiting();
     void this.#loadDraft();
+  }
+
+  /** @param {boolean} isThere */
+  noteServer(isThere) {
+    if (this.isAway === !isThere) return;
+    this.isAway = !isThere;
+    if (isThere && !this.hub) this.comeBack(); // no feed of a chat notices it
+    this.changed();
+  }
+
+  /** How the page is connected: by the feed of the chat that is shown, or, without one, by what it asked last. */
+  get link() {
+    const { state, retryAt } = this.connection;
+    if (this.session.isOver) return { state: "out" };
+    if (!navigator.onLine) return { state: "offline" };
+    if (state === "reconnecting" || (!this.hub && this.isAway)) return { state: "away", retryAt };
+    return { state };
   }
 
   /** The server can be reached again, or somebody has logged in again. */
@@ -428,7 +448,7 @@ export class Controller {
     const files = this.files.blocks;
     if ((!text && !this.files.items.length) || this.isReadOnly) return;
     if (this.files.isUploading) return this.toast("Wait for the upload to finish.");
-    if (this.files.failed) return this.toast(`${this.files.failed.name} is not uploaded. Retry or remove it.`);
+    if (this.files.failed) return this.toast(`${this.files.failed.name} is not uploaded. ${this.files.failed.isRefused ? "Remove it." : "Retry or remove it."}`);
     const content = files.length ? [...(text ? [{ type: "text", text }] : []), ...files] : null;
     const { place, draftName } = this;
     const busy = this.chat?.busy && ifBusy !== "queue" ? { if_busy: ifBusy } : {};

@@ -28,7 +28,7 @@ const Thinking = memo(({ text, open, startedAt, endedAt, since }) => {
   const from = startedAt ? Date.parse(startedAt) : since;
   return html`<details class="thinking">
     <summary>${icon("think")}<span>${open ? html`Thinking…<${Seconds} since=${from} />` : ms === null ? "Thought" : `Thought for ${duration(ms)}`}</span></summary>
-    <div class="thought">${text}</div>
+    <${Markdown} text=${text} open=${open} role="thought" />
   </details>`;
 });
 
@@ -115,8 +115,8 @@ const User = memo(({ c, item, isEditing, isBusy, canWrite }) => {
   const files = blocks.filter((/** @type {any} */ { type }) => type === "file");
   const text = pending ? pending.text : plainText(blocks);
   return html`<li role="listitem" class=${pending ? `user pending ${pending.state}` : "user"} id=${message && `m-${message.id}`} aria-label="You">
-    ${isEditing ? html`<${Editor} c=${c} item=${item} />` : html`<div class="bubble" dir="auto">
-      ${files.map((/** @type {any} */ block) => html`<${FileCard} c=${c} block=${block} />`)}${text && html`<div class="text">${text}</div>`}
+    ${isEditing ? html`<${Editor} c=${c} item=${item} />` : html`<div class="bubble">
+      ${files.map((/** @type {any} */ block) => html`<${FileCard} c=${c} block=${block} />`)}${text && html`<div class="text" dir="auto">${text}</div>`}
     </div>`}
     ${pending ? html`<${OnItsWay} c=${c} entry=${pending} />` : !isEditing && html`<div class="actions">
       <${Versions} c=${c} item=${item} busy=${isBusy} />
