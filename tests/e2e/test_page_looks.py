@@ -223,6 +223,7 @@ async def test_a_toast_covers_neither_the_conversation_nor_the_message_field(
         browse(browser, server.url, size=size) as window,
     ):
         page = window.page
+        await window.keep_toasts()
         await window.send("Hello")
         await expect(window.button("Regenerate")).to_be_enabled()
         await window.button("This chat").click()

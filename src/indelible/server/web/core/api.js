@@ -52,8 +52,17 @@ export class Api {
     this.fetch = send;
     /** @type {() => void} */
     this.onUnauthorized = () => {};
+    this.logins = 0; // a 401 to a request from before the last login says nothing of this session
+    this.isAway = false; // the server, when it was last asked
     /** @type {(isThere: boolean) => void} */
-    this.onAnswer = () => {};
+    this.onReach = () => {}; // that has changed
+  }
+
+  /** @param {boolean} isThere */
+  noteServer(isThere) {
+    if (this.isAway === !isThere) return;
+    this.isAway = !isThere;
+    this.onReach(isThere);
   }
 
   /** @param {string} path */
@@ -67,17 +76,18 @@ export class Api {
     const headers = {};
     if (body !== undefined) headers["Content-Type"] = "application/json";
     if (key) headers["Idempotency-Key"] = key;
+    const { logins } = this;
     const response = await this.fetch(this.url(path), {
       method, headers, keepalive, credentials: "same-origin",
       body: raw ?? (body === undefined ? undefined : JSON.stringify(body)),
       signal: AbortSignal.timeout(timeoutMs),
     }).catch((error) => {
-      this.onAnswer(false);
+      this.noteServer(false);
       throw error;
     });
-    this.onAnswer(!GATEWAY.includes(response.status));
+    this.noteServer(!GATEWAY.includes(response.status));
     if (!response.ok) {
-      if (response.status === 401 && !(method === "POST" && path === "session")) this.onUnauthorized();
+      if (response.status === 401 && logins === this.logins && !(method === "POST" && path === "session")) this.onUnauthorized();
       throw new Problem(response.status, await response.json().catch(() => null));
     }
     return response.status === 204 ? null : response.json();

@@ -32,7 +32,7 @@ export class ChatList {
   start() {
     document.addEventListener("visibilitychange", () => { if (!document.hidden) this.refresh(); });
     setInterval(() => { if (!document.hidden && !this.hasFeed) this.refresh(); }, REFRESH_MS);
-    setInterval(() => { if (!document.hidden && !this.hasFeed && this.controller.isAway) this.refresh(); }, AWAY_MS);
+    setInterval(() => { if (!document.hidden && !this.hasFeed && this.controller.api.isAway) this.refresh(); }, AWAY_MS);
     this.refresh();
     if (this.controller.has("GET /events") && navigator.locks) void this.#lead();
   }
@@ -66,7 +66,7 @@ export class ChatList {
 
   /** @param {string} kind @param {any} data */
   #receive(kind, data) {
-    this.controller.noteServer(true);
+    this.controller.api.noteServer(true);
     if (this.isReading) this.arrived.push([kind, data]);
     this.#apply(kind, data);
     if (kind === "chats" && this.isLoaded) this.refresh(); // connected again: what was removed meanwhile is not in it

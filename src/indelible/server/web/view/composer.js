@@ -70,7 +70,7 @@ function ModelPicker({ c }) {
   if (!current || c.isReadOnly) return null;
   const choose = (/** @type {string} */ model) => {
     if (chat) void c.chats.update(chat.id, { model });
-    else { c.newChat = { ...c.newChat, model }; c.changed(); }
+    else { c.newChat.model = model; c.changed(); }
   };
   return html`<${Menu} label=${`Model: ${current}`} up className="quiet model" button=${html`<span>${current}</span>${icon("chevron")}`}
     entries=${c.models.map(({ id }) => ({ text: id, checked: id === current, act: () => choose(id) }))} />`;

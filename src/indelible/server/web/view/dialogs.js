@@ -27,7 +27,7 @@ function Rename({ c, chat }) {
 /** @param {{c: import("./controller.js").Controller, chat: any}} props */
 function SystemPrompt({ c, chat }) {
   const dialog = { kind: "system", chat };
-  const [stored, setStored] = useState(/** @type {string | null} */ (chat ? null : c.nextSystem));
+  const [stored, setStored] = useState(/** @type {string | null} */ (chat ? null : c.newChat.system));
   const prompt = useKept({ c, name: `system:${chat?.id ?? "new"}`, stored, dialog, what: "system prompt" });
   useEffect(() => {
     if (chat) void c.attempt(async () => setStored((await c.api.getChat(chat.id)).system ?? "")); // unknown: it cannot be saved
@@ -39,7 +39,7 @@ function SystemPrompt({ c, chat }) {
     c.show(null);
     if (!chat) {
       prompt.forget();
-      c.nextSystem = text;
+      c.newChat.system = text;
     } else if (await c.chats.update(chat.id, { system: text || null })) {
       prompt.forget();
       c.toast("System prompt saved. It applies from the next reply on.");

@@ -13,10 +13,17 @@ const STATUS = {
 /** @type {Record<string, string>} */
 const LINK = { out: "Logged out", offline: "Offline", away: "Reconnecting…" };
 
+/** How the page is connected: by the feed of the chat that is shown, or, without one, by what it asked last. @param {import("./controller.js").Controller} c */
+function findLink({ connection, hub, api, session }) {
+  if (session.isOver) return "out";
+  if (!navigator.onLine) return "offline";
+  return connection.state === "reconnecting" || (!hub && api.isAway) ? "away" : connection.state;
+}
+
 /** @param {{c: import("./controller.js").Controller}} props */
 export function Header({ c }) {
   const { chat } = c;
-  const status = LINK[c.link.state] ?? STATUS[chat?.status ?? "idle"] ?? "";
+  const status = LINK[findLink(c)] ?? STATUS[chat?.status ?? "idle"] ?? "";
   const listed = chat && (c.list.find(chat.id) ?? { id: chat.id, title: chat.title, ...chat.details });
   return html`<header id="bar">
     ${c.sharedKey === null && html`<button id="show-chats" type="button" class="quiet" aria-label="Show chats" aria-expanded=${c.isListOpen ? "true" : "false"} aria-controls="chats"
@@ -32,7 +39,8 @@ export function Header({ c }) {
 
 /** It is green only if all is well. @param {{c: import("./controller.js").Controller}} props */
 function Dot({ c }) {
-  const { state, retryAt } = c.link;
+  const { retryAt } = c.connection;
+  const state = findLink(c);
   const isLost = state in LINK;
   const [, setTick] = useState(0);
   useEffect(() => {

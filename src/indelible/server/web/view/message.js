@@ -177,6 +177,6 @@ const Notice = memo(({ item, canRetry, c }) => {
 /** @param {{c: any, item: any, isLast: boolean, isEditing: boolean, isBusy: boolean, canWrite: boolean, models: any[], status: string | null}} props */
 export function Item({ c, item, isLast, isEditing, isBusy, canWrite, models, status }) {
   if (item.kind === "user") return html`<${User} c=${c} item=${item} isEditing=${isEditing} isBusy=${isBusy} canWrite=${canWrite} />`;
-  if (item.kind === "notice") return html`<${Notice} c=${c} item=${item} canRetry=${isLast && canWrite && !isBusy && status !== "error" && c.isUnanswered} />`;
+  if (item.kind === "notice") return html`<${Notice} c=${c} item=${item} canRetry=${isLast && canWrite && !isBusy && status !== "error" && c.messages.canRetry} />`;
   return html`<${Reply} c=${c} item=${item} isLast=${isLast} isBusy=${isBusy} canWrite=${canWrite} models=${models} status=${status} />`;
 }
