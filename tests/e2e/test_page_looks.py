@@ -126,7 +126,8 @@ async def test_at_its_length_limit_a_reply_can_be_continued_and_at_its_last_step
 
     half: list[Part] = [*say("It is rai")[:-1], parts.finish("length")]  # type: ignore[list-item]
     call: list[Part] = [parts.tool_call("1", "look", "{}"), parts.finish("tool_calls")]
-    model = ScriptedModel([half, say("ning."), call, say("It rains.")])
+    thought: list[Part] = [parts.reasoning_delta("r", "Hm, l"), parts.finish("length")]
+    model = ScriptedModel([half, say("ning."), call, say("It rains."), thought, say("It does.")])
     async with (
         serve_app(database, model, tools=[look], max_steps=1) as server,
         browse(browser, server.url) as window,
@@ -140,6 +141,10 @@ async def test_at_its_length_limit_a_reply_can_be_continued_and_at_its_last_step
         await expect(window.items.last).to_contain_text("Retry to continue.")
         await window.button("Retry").click()
         await expect(window.items.last.locator(".text")).to_have_text("It rains.")
+        await window.send("Are you sure?")
+        await expect(window.items.last).to_contain_text("without any words yet, Retry asks again.")
+        await window.button("Retry").click()
+        await expect(window.items.last.locator(".text")).to_have_text("It does.")
 
 
 async def test_a_message_that_steers_says_so_and_is_not_counted_among_those_that_wait(
@@ -269,5 +274,5 @@ async def test_the_dialog_says_what_a_link_shows(browser: Browser, database: str
         await window.button("This chat").click()
         await window.page.get_by_role("menuitem", name="Share…").click()
         dialog = window.page.get_by_role("dialog", name="Share chat")
-        for words in ("as it is now", "what is added to it later", "neither what you edited or regenerated"):
+        for words in ("as it is now", "what is added to it later", "cannot see other versions"):
             await expect(dialog).to_contain_text(words)

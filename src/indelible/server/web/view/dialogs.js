@@ -68,8 +68,8 @@ function Share({ c, chat }) {
     load();
   };
   return html`<${Modal} c=${c} label="Share chat">
-    <p class="faint">Anyone with the link can read this conversation as it is now, with its thinking, tool calls and files, and what is added to it later. They do not see
-      other versions: neither what you edited or regenerated, nor the queue, the system prompt or your drafts. They cannot write.</p>
+    <p class="faint">Anyone with the link can read this conversation as it is now, with thinking, tool calls and files, and what is added to it later. They cannot see
+      other versions of messages (what you edited or regenerated), the queue, the system prompt or your drafts, and they cannot write.</p>
     ${made && html`<div class="copied"><input readonly aria-label="Link" value=${made} onFocus=${(/** @type {any} */ { target }) => target.select()} /><${CopyButton} text=${made} label="Copy link" /></div><p class="faint">The link is shown only once.</p>`}
     <div class="buttons"><button type="button" class="primary" disabled=${isBusy} onClick=${create}>Create a link</button></div>
     ${shares.length > 0 && html`<ul class="rows">${shares.map((share) => html`<li key=${share.id}><span>${share.user ?? "Link"}, since ${new Date(share.created_at).toLocaleDateString()}</span>

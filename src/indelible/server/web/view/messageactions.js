@@ -85,7 +85,7 @@ export class MessageActions {
   /** Whether the last question has no visible reply, or one that only a retry continues (store/commands/apply/texts.py). */
   get canRetry() {
     const last = this.controller.chat?.messages.findLast(({ role }) => role === "user" || role === "assistant");
-    return last?.role === "user" || last?.reason === "max_steps";
+    return last?.role === "user" || last?.reason === "max_steps" || (last?.reason === "length" && !last.partial); // it has only thought
   }
 
   /** Stop waiting for a retry, and ask at once, perhaps another model. @param {string} [model] */
