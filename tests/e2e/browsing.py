@@ -43,6 +43,7 @@ FLAGS = [
 ]
 WIDE = (1100, 750)
 NARROW = (390, 780)
+TOAST_MS = 6000  # view/chatactions.js
 RECORD_TOASTS = """
     window.toastsSeen = [];
     new MutationObserver((changes) => {
@@ -97,6 +98,13 @@ class Window:
         """It has been shown since the page was loaded, and may be gone by now: a toast stays for a few seconds."""
         shown = "([text, where]) => toastsSeen.some((one) => one.text.includes(text) && one.isInDialog === where)"
         await self.page.wait_for_function(shown, arg=[text, in_dialog], polling=100)
+
+    async def keep_toasts(self) -> None:
+        """Until the next load of the page no toast goes by itself: a slow machine finds its button, too."""
+        await self.page.evaluate(
+            "late => { const set = setTimeout; window.setTimeout = (act, ms) => (ms === late ? 0 : set(act, ms)); }",
+            TOAST_MS,
+        )
 
     async def read_items(self) -> list[tuple[str, str]]:
         """Every item of the conversation: its role and its text, as far as it is a single paragraph."""

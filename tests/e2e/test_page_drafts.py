@@ -70,10 +70,11 @@ async def test_a_dialog_has_the_focus_in_its_field_and_loses_no_words(browser: B
         await page.goto(f"{server.url}/#{chat['id']}")
         await expect(page.locator("#title")).to_have_text("Sea")
 
-        async def open_dialog(entry: str = "System prompt") -> None:
+        async def open_dialog() -> None:
             await window.button("This chat").click()
-            await page.get_by_role("menuitem", name=entry).click()
+            await page.get_by_role("menuitem", name="System prompt").click()
 
+        await window.keep_toasts()
         await open_dialog()
         await expect(field).to_be_focused()
         await expect(window.button("Save")).to_be_enabled()
@@ -81,7 +82,7 @@ async def test_a_dialog_has_the_focus_in_its_field_and_loses_no_words(browser: B
         await expect(field).to_have_value("You are a pirate.")
         await page.keyboard.press("Escape")
         await expect(dialog).to_have_count(0)
-        await window.button("Undo").click()
+        await window.button("Undo").last.click()
         await expect(field).to_be_focused()
         await page.keyboard.type("You are a pirate. ")
         await page.mouse.click(5, 5)  # beside it
@@ -90,11 +91,12 @@ async def test_a_dialog_has_the_focus_in_its_field_and_loses_no_words(browser: B
         await expect(field).to_have_value("You are a pirate.You are a pirate. ")
         await field.fill("You are a captain.")
         await page.reload()
+        await window.keep_toasts()
         await open_dialog()
         await expect(field).to_have_value("You are a captain.")
         await window.button("Discard changes").click()
         await expect(field).to_have_value("")
-        await window.button("Undo").click()
+        await window.button("Undo").last.click()
         await expect(field).to_have_value("You are a captain.")
         await dialog.get_by_role("button", name="Close").click()
         await open_dialog()
@@ -104,15 +106,27 @@ async def test_a_dialog_has_the_focus_in_its_field_and_loses_no_words(browser: B
         await open_dialog()
         await expect(field).to_have_value("You are a captain.")
         await expect(window.button("Discard changes")).to_have_count(0)
-        await page.keyboard.press("Escape")
 
-        await open_dialog("Rename")
-        await expect(page.get_by_label("Title")).to_be_focused()
-        await page.get_by_label("Title").fill("Land")
-        await page.keyboard.press("Escape")
+
+async def test_a_title_that_was_not_saved_is_there_when_its_dialog_opens_again(browser: Browser, database: str) -> None:
+    async with serve_app(database, worker=False) as server, browse(browser, server.url) as window:
+        page, field = window.page, window.page.get_by_label("Title")
+        chat = await server.client.create_chat(title="Sea")
+        await page.goto(f"{server.url}/#{chat['id']}")
         await expect(page.locator("#title")).to_have_text("Sea")
-        await open_dialog("Rename")
-        await expect(page.get_by_label("Title")).to_have_value("Land")
+
+        async def open_dialog() -> None:
+            await window.button("This chat").click()
+            await page.get_by_role("menuitem", name="Rename").click()
+
+        await open_dialog()
+        await expect(field).to_be_focused()
+        await field.fill("Land")
+        await page.keyboard.press("Escape")
+        await expect(page.get_by_role("dialog")).to_have_count(0)
+        await expect(page.locator("#title")).to_have_text("Sea")
+        await open_dialog()
+        await expect(field).to_have_value("Land")
         await page.keyboard.press("Enter")
         await expect(page.locator("#title")).to_have_text("Land")
 
@@ -138,6 +152,7 @@ async def test_the_system_prompt_of_the_next_chat_waits_for_it(browser: Browser,
         await window.send("x" * 3000)
         await expect(window.problem).to_contain_text("Message too long")
         await window.button("Edit").click()
+        await expect(window.composer).to_have_value("x" * 3000)
         await window.send("Ready?")
         await expect(window.items.last.locator(".text")).to_have_text("Aye.")
         assert (await server.client.get_chat(window.chat_id))["system"] == "You are a pirate."
@@ -152,6 +167,7 @@ async def test_an_edit_that_is_cancelled_can_be_undone(browser: Browser, databas
         browse(browser, server.url) as window,
     ):
         page, editor = window.page, window.page.get_by_role("textbox", name="Edit message")
+        await window.keep_toasts()
         await window.send("First")
         await expect(window.button("Regenerate")).to_be_enabled()
 
@@ -167,7 +183,7 @@ async def test_an_edit_that_is_cancelled_can_be_undone(browser: Browser, databas
         await page.keyboard.type(", and better")
         await page.keyboard.press("Escape")
         await expect(editor).to_have_count(0)
-        await window.button("Undo").click()
+        await window.button("Undo").last.click()
         await expect(editor).to_have_value("First, and better")
         await expect(editor).to_be_focused()
         await page.reload()
@@ -185,6 +201,7 @@ async def test_what_is_removed_from_the_queue_or_not_changed_there_comes_back_wi
     pen = Pen()
     async with serve_app(database, ScriptedModel([pen.stream])) as server, browse(browser, server.url) as window:
         page, editor = window.page, window.queue.get_by_role("textbox")
+        await window.keep_toasts()
         await window.send("Begin")
         pen.write("Some")
         await expect(window.live).to_have_text("Some")
@@ -193,7 +210,7 @@ async def test_what_is_removed_from_the_queue_or_not_changed_there_comes_back_wi
             await expect(window.queue.last).to_contain_text(f": {words}")
         await window.queue.first.get_by_role("button", name="Remove from queue").click()
         await expect(window.queue).to_have_count(2)
-        await window.button("Undo").click()
+        await window.button("Undo").last.click()
         await expect(window.queue.locator("span")).to_have_text(
             ["Queued · 1 of 3: One", "Queued · 2 of 3: Two", "Queued · 3 of 3: Three"]
         )

@@ -127,7 +127,7 @@ async def test_a_selection_and_open_thinking_survive_the_end_of_a_reply(browser:
         pen.put(parts.reasoning_end("r"))
         pen.write("First paragraph.\n\n", "Second")
         await expect(window.live).to_contain_text("Second")
-        select = """() => { const place = document.querySelector('.assistant .md p').firstChild;
+        select = """() => { const place = document.querySelector('.assistant .text p').firstChild;
             getSelection().setBaseAndExtent(place, 0, place, 5); }"""
         await window.page.evaluate(select)
         pen.write(" paragraph.")

@@ -21,7 +21,7 @@ class Browser {
       this.server.set(chat, text);
     };
     const load = async (chat) => ((this.asked += 1), { text: this.server.get(chat) ?? "" });
-    return new Drafts({ storage: this.storage, user, tab: name, findOpenTabs: async () => new Set(this.open), save, load, setTimer: this.timers.set, clearTimer: this.timers.clear });
+    return new Drafts({ storage: this.storage, user, tab: { name, findOpen: async () => new Set(this.open) }, save, load, setTimer: this.timers.set, clearTimer: this.timers.clear });
   }
 }
 

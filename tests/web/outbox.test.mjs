@@ -259,6 +259,27 @@ test("a problem says what happened, and a missing route is told from a missing s
   assert.equal(api.url("chats"), "http://host/base/api/v1/chats");
 });
 
+test("a refusal that is older than a login does not end the session", async () => {
+  let ended = 0;
+  let answer;
+  const api = Object.assign(new Api("http://host/api/v1/", () => new Promise((resolve) => (answer = resolve))), { onUnauthorized: () => (ended += 1) });
+  for (const loginsMeanwhile of [1, 0]) {
+    const asked = assert.rejects(api.get("session"));
+    api.logins += loginsMeanwhile;
+    answer(new Response("{}", { status: 401 }));
+    await asked;
+    assert.equal(ended, 1 - loginsMeanwhile);
+  }
+});
+
+test("the server is away when a request or a proxy says so, and back with the next answer", async () => {
+  const { server } = open({ plan: ["away", "away", 404, 502, "ok"] });
+  const seen = [];
+  const api = Object.assign(new Api("http://host/api/v1/", server.fetch), { onReach: (isThere) => seen.push(isThere) });
+  for (let at = 0; at < 5; at += 1) await api.post("x").catch(() => {});
+  assert.deepEqual(seen, [false, true, false, true]);
+});
+
 test("a browser without randomUUID (plain http) has keys of its own, no two alike", async (t) => {
   Object.defineProperty(crypto, "randomUUID", { value: undefined, configurable: true });
   t.after(() => Reflect.deleteProperty(crypto, "randomUUID"));

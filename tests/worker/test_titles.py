@@ -159,6 +159,17 @@ async def test_a_chat_that_was_deleted_meanwhile_needs_no_title(harness: AppHarn
         (" \n '' ", ""),
         ("word " * 40, "word " * 15 + "word…"),
         ("x" * 200, "x" * MAX_TITLE_LENGTH + "…"),
+        ("Is **rain** in `Oslo` _wet_?", "Is rain in Oslo wet?"),
+        ("## [Rain](https://example.org/a 'b') in ![the](x.png) ~~old~~ Oslo", "Rain in the old Oslo"),
+        ("> - [ ] Buy **_an_ umbrella**", "Buy an umbrella"),
+        ("1. Look at <https://example.org/>", "Look at https://example.org/"),
+        ("```python\nrain = 1\n```", "rain = 1"),
+        ("---\n\nRain", "Rain"),
+        ("Why is 2 * 3 * 4 = snake_case_name ** 2?", "Why is 2 * 3 * 4 = snake_case_name ** 2?"),
+        (r"What is \*args?", "What is *args?"),
+        ("What is `**kwargs`?", "What is **kwargs?"),
+        ("-5 °C in Oslo", "-5 °C in Oslo"),
+        ("[" * 5000, "[" * MAX_TITLE_LENGTH + "…"),
     ],
 )
 def test_a_title_is_one_tidy_line(said: str, title: str) -> None:

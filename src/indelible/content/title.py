@@ -1,4 +1,4 @@
-"""The title of a chat, as text: one tidy line.
+"""The title of a chat, as text: one tidy line without Markdown, since a title is shown where nothing formats it.
 
 A chat gets a title with its first message, the beginning of what the user wrote, so that no list ever shows a chat
 without a name. It is provisional: a title from the model replaces it, and the user's own replaces both (rule 10.15).
@@ -14,6 +14,19 @@ from typing import Final
 from indelible.content.blocks import Block, Text
 
 MAX_TITLE_LENGTH: Final = 80
+_LONGEST_SOURCE: Final = 10_000
+_LONGEST_LINE: Final = 1000
+_NO_WORDS: Final = re.compile(r"\s*(?:(?:```|~~~).*|[-=*_|:\s]*)")
+"""A fence, a rule, what underlines a heading or a table's head."""
+_BLOCK: Final = re.compile(r"\s*(?:>|#{1,6}\s|[-*+]\s(?:\s*\[[ xX]\]\s)?|\d{1,9}[.)]\s)")
+"""What begins a quotation, a heading, an item of a list or a task."""
+_INLINE: Final = (
+    (re.compile(r"!?\[([^\]]*)\](?:\([^()\s]*(?:\s+[\"'][^\"']*[\"'])?\)|\[[^\]]*\])"), r"\1"),  # links, pictures
+    (re.compile(r"<((?:https?://|mailto:)[^<>\s]+)>"), r"\1"),
+    (re.compile(r"(`+)(.+?)\1"), r"\2"),
+    (re.compile(r"(?<![\w\\])(\*{1,3}|_{1,3}|~~)(?=\S)(.+?)(?<=\S)\1(?!\w)"), r"\2"),  # emphasis, between words
+    (re.compile(r"\\([!-/:-@\[-`{-~])"), r"\1"),
+)
 
 
 def extract_title(blocks: Sequence[Block]) -> str | None:
@@ -22,9 +35,20 @@ def extract_title(blocks: Sequence[Block]) -> str | None:
 
 
 def tidy_title(text: str) -> str:
-    """One line without decoration, truncated at a word if it is too long."""
-    line = re.sub(r"\s+", " ", next((line for line in text.splitlines() if line.strip()), "")).strip(" \"'“”„«»*_#`.")
+    """The first line that has words, without decoration, truncated at a word if it is too long."""
+    lines = (line[:_LONGEST_LINE] for line in text[:_LONGEST_SOURCE].splitlines())
+    line = next(filter(None, map(_strip_markdown, lines)), "")
     if len(line) <= MAX_TITLE_LENGTH:
         return line
     cut = line[:MAX_TITLE_LENGTH].rsplit(" ", 1)[0]
     return f"{cut.rstrip(' ,;:.')}…"
+
+
+def _strip_markdown(line: str) -> str:
+    if _NO_WORDS.fullmatch(line):
+        return ""
+    while found := _BLOCK.match(line):
+        line = line[found.end() :]
+    for pattern, kept in (*_INLINE[:-1], *_INLINE):  # twice: one may be inside another
+        line = pattern.sub(kept, line)
+    return re.sub(r"\s+", " ", line).strip(" \"'“”„«»*_#`.")

@@ -49,6 +49,7 @@ from indelible.store.queries.file_mentions import is_file_shown
 _log: Final = logging.getLogger(__name__)
 _RESERVED_AHEAD: Final = 4 * CHUNK_BYTES
 """How much more than it needs now an upload without an announced size reserves at first; later as much as it has."""
+_MIB: Final = 1024 * 1024
 UNUSED_FOR: Final = timedelta(days=1)
 """How long an upload is kept that no message uses, finished or not."""
 
@@ -229,7 +230,7 @@ class SqlFiles:
 
     def _check_size(self, size: int) -> None:
         if size > self.limits.file_bytes:
-            raise TooLarge(f"File too large (limit {self.limits.file_bytes:,} bytes).")
+            raise TooLarge(f"The file is larger than {_write_size(self.limits.file_bytes)}.")
 
     async def reserve(self, owner_id: str, file_id: str, size: int, step: int) -> int:
         """Reserve room for `size` bytes of an upload, and up to `step` more of what is free; returns how many."""
@@ -390,6 +391,10 @@ class _Reservation:
         if size > self._reserved_bytes:
             step = max(size, _RESERVED_AHEAD)
             self._reserved_bytes = await self._files.reserve(self._owner_id, self._file_id, size, step)
+
+
+def _write_size(size_bytes: int) -> str:
+    return f"{size_bytes:,} bytes" if size_bytes % _MIB else f"{size_bytes // _MIB:,} MB"
 
 
 def _read(row: Row) -> StoredFile:

@@ -7,6 +7,8 @@
 
 export const TIMEOUT_MS = 30_000;
 
+const GATEWAY = [502, 503, 504]; // a proxy's answer for a server that is away, or the server's own as it leaves
+
 /** A random key. Over plain http (another machine's address) a browser has no `crypto.randomUUID`. */
 export function newKey() {
   return crypto.randomUUID?.() ?? Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -50,6 +52,17 @@ export class Api {
     this.fetch = send;
     /** @type {() => void} */
     this.onUnauthorized = () => {};
+    this.logins = 0; // a 401 to a request from before the last login says nothing of this session
+    this.isAway = false; // the server, when it was last asked
+    /** @type {(isThere: boolean) => void} */
+    this.onReach = () => {}; // that has changed
+  }
+
+  /** @param {boolean} isThere */
+  noteServer(isThere) {
+    if (this.isAway === !isThere) return;
+    this.isAway = !isThere;
+    this.onReach(isThere);
   }
 
   /** @param {string} path */
@@ -63,13 +76,18 @@ export class Api {
     const headers = {};
     if (body !== undefined) headers["Content-Type"] = "application/json";
     if (key) headers["Idempotency-Key"] = key;
+    const { logins } = this;
     const response = await this.fetch(this.url(path), {
       method, headers, keepalive, credentials: "same-origin",
       body: raw ?? (body === undefined ? undefined : JSON.stringify(body)),
       signal: AbortSignal.timeout(timeoutMs),
+    }).catch((error) => {
+      this.noteServer(false);
+      throw error;
     });
+    this.noteServer(!GATEWAY.includes(response.status));
     if (!response.ok) {
-      if (response.status === 401 && !(method === "POST" && path === "session")) this.onUnauthorized();
+      if (response.status === 401 && logins === this.logins && !(method === "POST" && path === "session")) this.onUnauthorized();
       throw new Problem(response.status, await response.json().catch(() => null));
     }
     return response.status === 204 ? null : response.json();

@@ -22,14 +22,13 @@ const RETRY_MS = 5000;
 
 export class Drafts {
   /**
-   * @param {{storage: Storage, user?: string | null, tab?: string, findOpenTabs?: () => Promise<Set<string>>,
+   * @param {{storage: Storage, user?: string | null, tab?: {name: string, findOpen: () => Promise<Set<string>>},
    *   save?: (chat: string, text: string) => Promise<any>, load?: (chat: string) => Promise<{text: string}>,
    *   setTimer?: (wake: () => void, ms: number) => any, clearTimer?: (timer: any) => void}} options
    */
-  constructor({ storage, user = "", tab = "", findOpenTabs = async () => new Set(), save, load, setTimer = (wake, ms) => setTimeout(wake, ms), clearTimer = (timer) => clearTimeout(timer) }) {
+  constructor({ storage, user = "", tab = { name: "", findOpen: async () => new Set() }, save, load, setTimer = (wake, ms) => setTimeout(wake, ms), clearTimer = (timer) => clearTimeout(timer) }) {
     this.storage = storage;
     this.tab = tab;
-    this.findOpenTabs = findOpenTabs;
     /** @type {string | null} */ this.user = user;
     /** @type {Map<string, string>} */ this.held = new Map(); // texts of a user who is not known yet
     this.save = save;
@@ -52,7 +51,7 @@ export class Drafts {
 
   /** Of this tab. @param {string} chat */
   #name(chat) {
-    return `${this.#nameOfAll(chat)}:${this.tab}`;
+    return `${this.#nameOfAll(chat)}:${this.tab.name}`;
   }
 
   /** @param {string} chat */
@@ -85,7 +84,7 @@ export class Drafts {
     const { user } = this;
     if (this.get(chat) || user === null) return this.get(chat);
     if (this.#listOthers(chat).length) {
-      const open = await this.findOpenTabs();
+      const open = await this.tab.findOpen();
       if (user !== this.user || this.get(chat)) return this.get(chat);
       const others = this.#listOthers(chat); // another tab may have taken it meanwhile
       const left = others.find(({ tab }) => tab === null || !open.has(tab));
@@ -123,11 +122,11 @@ export class Drafts {
     this.#store(chat, text, Date.now());
     if (!this.save) return;
     this.clearTimer(this.timers.get(chat));
-    this.timers.set(chat, this.setTimer(() => this.flush(chat, text), DELAY_MS));
+    this.timers.set(chat, this.setTimer(() => this.flush(chat, text || this.#findNewest(chat), !text), DELAY_MS));
   }
 
-  /** @param {string} chat @param {string} text @param {boolean} [replaces]  what was sent must not come back as a draft */
-  flush(chat, text, replaces = !text) {
+  /** @param {string} chat @param {string} text @param {boolean} replaces  this tab's words, which were sent or deleted: they must not come back */
+  flush(chat, text, replaces) {
     this.clearTimer(this.timers.get(chat));
     this.timers.delete(chat);
     if (text) this.stored.add(chat);
@@ -149,7 +148,7 @@ export class Drafts {
 
   /** The tab is being hidden or closed: save what waits. */
   flushAll() {
-    for (const chat of [...this.timers.keys()]) this.flush(chat, this.get(chat));
+    for (const chat of [...this.timers.keys()]) this.flush(chat, this.#findNewest(chat), !this.get(chat));
   }
 
   /** It was sent: nothing is left of it here, and the server has what another tab shows. @param {string} chat */

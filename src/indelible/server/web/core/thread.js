@@ -182,10 +182,12 @@ function openReply(groups) {
   return groups.slice(groups.indexOf(found) + 1).every(({ messages }) => !messages[0]?.blocks.some(isSummary)) ? found : undefined;
 }
 
-/** "Stopped by you." below a reply that shows "Stopped · saved" is said twice. @param {Group} reply @param {Message} notice */
+/** "Stopped by you." below a reply that shows "Stopped · saved" is said twice. So is its length limit. @param {Group} reply @param {Message} notice */
 function repeatsTheReply(reply, notice) {
   const last = reply.messages.findLast(({ role }) => role === "assistant");
-  return Boolean(last?.partial && last.reason === "interrupted") && plainText(notice.blocks).startsWith("Stopped");
+  const text = plainText(notice.blocks);
+  if (!last?.partial) return false;
+  return last.reason === "interrupted" ? text.startsWith("Stopped") : last.reason === "length" && text.startsWith("The reply reached its length limit");
 }
 
 /** @param {Block} block */

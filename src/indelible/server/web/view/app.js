@@ -22,9 +22,9 @@ function App() {
     <main>
       <${Header} c=${c} />
       <${ThreadView} c=${c} />
+      ${!c.dialog && html`<${Toasts} c=${c} />`}
       ${!isShared && html`<${SessionBar} c=${c} /><${Composer} c=${c} />`}
     </main>
-    ${!c.dialog && html`<${Toasts} c=${c} />`}
     <div class="hidden" aria-live="polite" id="announcement">${c.announcement}</div>
     <${Dialogs} c=${c} />
   </div>`;

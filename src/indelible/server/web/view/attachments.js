@@ -3,6 +3,8 @@
 
 import { isLost, newKey } from "../core/api.js";
 
+const REFUSED_FOR_GOOD = [413, 415, 422]; // its size, type or name: to try again would change nothing
+
 export class Attachments {
   /** @param {import("./controller.js").Controller} controller */
   constructor(controller) {
@@ -60,10 +62,10 @@ export class Attachments {
 
   /** @param {any} entry */
   upload(entry) {
-    Object.assign(entry, { state: "uploading", error: "" });
+    Object.assign(entry, { state: "uploading", error: "", isRefused: false });
     void this.controller.api.uploadFile(entry.file).then(
       (stored) => Object.assign(entry, stored, { state: "ready", file: null }),
-      (error) => Object.assign(entry, { state: "failed", error: isLost(error) ? "The server is unreachable." : error.message }),
+      (error) => Object.assign(entry, { state: "failed", error: isLost(error) ? "The server is unreachable." : error.message, isRefused: REFUSED_FOR_GOOD.includes(error.status) }),
     ).finally(() => this.controller.changed());
     this.controller.changed();
   }

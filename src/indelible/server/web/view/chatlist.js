@@ -5,6 +5,7 @@
 // undone.
 
 const REFRESH_MS = 30_000;
+const AWAY_MS = 5000; // without a feed: how often a server that is away is asked
 const REOPEN_MS = 3000;
 const TYPING_MS = 150;
 
@@ -31,13 +32,15 @@ export class ChatList {
   start() {
     document.addEventListener("visibilitychange", () => { if (!document.hidden) this.refresh(); });
     setInterval(() => { if (!document.hidden && !this.hasFeed) this.refresh(); }, REFRESH_MS);
+    setInterval(() => { if (!document.hidden && !this.hasFeed && this.controller.api.isAway) this.refresh(); }, AWAY_MS);
     this.refresh();
     if (this.controller.has("GET /events") && navigator.locks) void this.#lead();
   }
 
   async #lead() {
     const channel = new BroadcastChannel("indelible:list");
-    channel.onmessage = ({ data }) => this.#receive(data.kind, data.data);
+    const ask = () => { if (!document.hidden) this.refresh(); }; // is the server away, or only the feed?
+    channel.onmessage = ({ data }) => (data.kind ? this.#receive(data.kind, data.data) : ask());
     this.hasFeed = true;
     await navigator.locks.request("indelible:list", () => new Promise(() => {
       const later = () => setTimeout(() => (this.controller.session.isOver ? later() : open()), REOPEN_MS);
@@ -52,6 +55,8 @@ export class ChatList {
         }
         source.onerror = () => {
           source.close();
+          channel.postMessage({});
+          ask();
           later();
         };
       };
@@ -61,6 +66,7 @@ export class ChatList {
 
   /** @param {string} kind @param {any} data */
   #receive(kind, data) {
+    this.controller.api.noteServer(true);
     if (this.isReading) this.arrived.push([kind, data]);
     this.#apply(kind, data);
     if (kind === "chats" && this.isLoaded) this.refresh(); // connected again: what was removed meanwhile is not in it

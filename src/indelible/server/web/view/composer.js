@@ -40,7 +40,7 @@ export function Composer({ c }) {
     <div class="box">
       ${c.files.items.length > 0 && html`<ul class="files" aria-label="Attachments">${c.files.items.map((file) => html`<li key=${file.key} class=${file.state}>
         ${icon("file")}<span dir="auto">${file.name}</span><small>${file.state === "uploading" ? "Uploading…" : file.state === "failed" ? file.error : size(file.size)}</small>
-        ${file.state === "failed" && html`<button type="button" class="link" onClick=${() => c.files.upload(file)}>Retry</button>`}
+        ${file.state === "failed" && !file.isRefused && html`<button type="button" class="link" onClick=${() => c.files.upload(file)}>Retry</button>`}
         <button type="button" class="quiet small" aria-label=${`Remove ${file.name}`} onClick=${() => c.files.remove(file.key)}>${icon("close")}</button></li>`)}</ul>`}
       <textarea id="message" ref=${field} rows="1" placeholder=${c.isReadOnly ? "This chat is read-only." : "Message Indelible…"} aria-label="Message" value=${c.draft} dir="auto"
         disabled=${c.isReadOnly} enterkeyhint=${isPhone() ? "enter" : "send"} onKeyDown=${key} onInput=${(/** @type {any} */ { target }) => c.type(target.value)}
@@ -70,7 +70,7 @@ function ModelPicker({ c }) {
   if (!current || c.isReadOnly) return null;
   const choose = (/** @type {string} */ model) => {
     if (chat) void c.chats.update(chat.id, { model });
-    else { c.newChat = { ...c.newChat, model }; c.changed(); }
+    else { c.newChat.model = model; c.changed(); }
   };
   return html`<${Menu} label=${`Model: ${current}`} up className="quiet model" button=${html`<span>${current}</span>${icon("chevron")}`}
     entries=${c.models.map(({ id }) => ({ text: id, checked: id === current, act: () => choose(id) }))} />`;

@@ -15,6 +15,7 @@ import { ChatActions, UNDO_MS } from "./chatactions.js";
 import { ChatList } from "./chatlist.js";
 import { EarlierMessages } from "./earlier.js";
 import { MessageActions } from "./messageactions.js";
+import { NewChat } from "./newchat.js";
 import { isPhone, Preferences } from "./preferences.js";
 import { Session, USER } from "./session.js";
 
@@ -25,6 +26,7 @@ export class Controller {
   constructor() {
     this.api = new Api(new URL("api/v1/", ROOT));
     this.api.onUnauthorized = () => this.session.noteEnd();
+    this.api.onReach = (isThere) => (isThere && !this.hub ? this.comeBack() : this.changed()); // no feed of a chat notices it
     this.preferences = new Preferences(() => this.changed());
     this.list = new ChatList(this);
     /** @type {Set<string>} */ this.routes = new Set();
@@ -47,7 +49,7 @@ export class Controller {
     this.files = new Attachments(this);
     this.chats = new ChatActions(this);
     this.messages = new MessageActions(this);
-    /** @type {{model?: string}} */ this.newChat = {}; // of a chat that does not exist yet
+    this.newChat = new NewChat(this);
     this.earlier = new EarlierMessages(this);
     /** @type {(() => void) | null} */ this.onDraw = null;
     /** @type {(() => void) | null} */ this.onGrow = null; // draws the conversation, and nothing beside it
@@ -62,9 +64,8 @@ export class Controller {
       confirm: async () => this.session.isOver || this.session.load(), onDelivered: (entry, response) => this.#noteDelivery(entry, response),
     });
     this.tab = new Tab({ storage: sessionStorage, locks: navigator.locks });
-    const ofTab = { storage, user, tab: this.tab.name, findOpenTabs: () => this.tab.findOpen() };
-    this.drafts = new Drafts(ofTab);
-    this.unsaved = new Drafts(ofTab); // what is typed in dialogs and editors: in this browser only
+    this.drafts = new Drafts({ storage, user, tab: this.tab });
+    this.unsaved = new Drafts({ storage, user, tab: this.tab }); // what is typed in dialogs and editors: in this browser only
   }
 
   // --- drawing ---
@@ -104,11 +105,6 @@ export class Controller {
   /** @param {string} route  such as "PUT /chats/{chat_id}/draft" */
   has(route) {
     return this.routes.has(route.replace(" /", " /api/v1/"));
-  }
-
-  /** Whether the last question has no visible reply. */
-  get isUnanswered() {
-    return this.chat?.messages.findLast(({ role }) => role === "user" || role === "assistant")?.role === "user";
   }
 
   get isReadOnly() {
@@ -251,7 +247,7 @@ export class Controller {
     this.earlier.isBroken = false;
     this.target = target;
     this.connection = { state: this.chat ? "connecting" : "live" };
-    if (!known) this.newChat = {};
+    if (!known) this.newChat.model = undefined;
     if (this.chat) this.#connect(this.chat);
     void this.#loadDraft();
     this.#writeTitle();
@@ -403,36 +399,17 @@ export class Controller {
     this.toast(`${why}Your changes are in the message field.`);
   }
 
-  /** The system prompt of the next new chat. */
-  get nextSystem() {
-    return this.unsaved.get("next-system");
-  }
-
-  set nextSystem(text) {
-    if (text) this.unsaved.set("next-system", text);
-    else this.unsaved.clear("next-system");
-    this.changed();
-  }
-
-  /** What a chat is created with: any of its first messages may be the one that creates it. @param {string} place */
-  #takeCreation(place) {
-    const system = this.nextSystem;
-    const known = this.outbox.list(place)[0]?.body.create;
-    if (!known && system) this.nextSystem = "";
-    return known ?? (system ? { system } : {});
-  }
-
   /** @param {"queue" | "interrupt" | "steer"} ifBusy */
   send(ifBusy = "queue") {
     const text = this.draft.trim();
     const files = this.files.blocks;
     if ((!text && !this.files.items.length) || this.isReadOnly) return;
     if (this.files.isUploading) return this.toast("Wait for the upload to finish.");
-    if (this.files.failed) return this.toast(`${this.files.failed.name} is not uploaded. Retry or remove it.`);
+    if (this.files.failed) return this.toast(`${this.files.failed.name} is not uploaded. ${this.files.failed.isRefused ? "Remove it." : "Retry or remove it."}`);
     const content = files.length ? [...(text ? [{ type: "text", text }] : []), ...files] : null;
     const { place, draftName } = this;
     const busy = this.chat?.busy && ifBusy !== "queue" ? { if_busy: ifBusy } : {};
-    const extra = place.startsWith("new:") ? { ...this.newChat, create: this.#takeCreation(place) } : {};
+    const extra = place.startsWith("new:") ? this.newChat.take(place) : {};
     const to = place === "gone" ? `new:${newKey()}` : place;
     this.outbox.add(to, text, { ...(content ? { content } : { text }), ...busy, ...extra });
     this.problem = null;
@@ -463,7 +440,7 @@ export class Controller {
   editPending(key) {
     const entry = this.outbox.remove(key);
     if (!entry) return;
-    if (entry.body.create?.system && !this.outbox.list(entry.chat).length) this.nextSystem ||= entry.body.create.system;
+    this.newChat.putBack(entry);
     this.files.restore(entry.body.content ?? []);
     this.type([entry.text, this.draft].filter(Boolean).join("\n"));
     void this.outbox.flush(); // what waited behind it
@@ -476,16 +453,6 @@ export class Controller {
     this.changed();
     void this.attempt(() => this.api.interrupt(chat.id, chat.turn)).then((done) => {
       if (!done) this.hub?.resync(); // it was not stopped: show what is true
-    });
-  }
-
-  /** Stop waiting for a retry, and ask at once, perhaps another model. @param {string} [model] */
-  async retryNow(model) {
-    const { chat } = this;
-    if (!chat) return;
-    await this.attempt(async () => {
-      if (chat.busy) await this.api.post(`chats/${chat.id}/interrupt`, { turn: chat.turn, wait_s: 10 });
-      await this.api.retry(chat.id, model);
     });
   }
 

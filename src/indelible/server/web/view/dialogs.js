@@ -27,7 +27,7 @@ function Rename({ c, chat }) {
 /** @param {{c: import("./controller.js").Controller, chat: any}} props */
 function SystemPrompt({ c, chat }) {
   const dialog = { kind: "system", chat };
-  const [stored, setStored] = useState(/** @type {string | null} */ (chat ? null : c.nextSystem));
+  const [stored, setStored] = useState(/** @type {string | null} */ (chat ? null : c.newChat.system));
   const prompt = useKept({ c, name: `system:${chat?.id ?? "new"}`, stored, dialog, what: "system prompt" });
   useEffect(() => {
     if (chat) void c.attempt(async () => setStored((await c.api.getChat(chat.id)).system ?? "")); // unknown: it cannot be saved
@@ -39,7 +39,7 @@ function SystemPrompt({ c, chat }) {
     c.show(null);
     if (!chat) {
       prompt.forget();
-      c.nextSystem = text;
+      c.newChat.system = text;
     } else if (await c.chats.update(chat.id, { system: text || null })) {
       prompt.forget();
       c.toast("System prompt saved. It applies from the next reply on.");
@@ -68,8 +68,8 @@ function Share({ c, chat }) {
     load();
   };
   return html`<${Modal} c=${c} label="Share chat">
-    <p class="faint">Anyone with the link can read this conversation as it is now, with its thinking, tool calls and files, and what is added to it later. They do not see
-      other versions: neither what you edited or regenerated, nor the queue, the system prompt or your drafts. They cannot write.</p>
+    <p class="faint">Anyone with the link can read this conversation as it is now, with thinking, tool calls and files, and what is added to it later. They cannot see
+      other versions of messages (what you edited or regenerated), the queue, the system prompt or your drafts, and they cannot write.</p>
     ${made && html`<div class="copied"><input readonly aria-label="Link" value=${made} onFocus=${(/** @type {any} */ { target }) => target.select()} /><${CopyButton} text=${made} label="Copy link" /></div><p class="faint">The link is shown only once.</p>`}
     <div class="buttons"><button type="button" class="primary" disabled=${isBusy} onClick=${create}>Create a link</button></div>
     ${shares.length > 0 && html`<ul class="rows">${shares.map((share) => html`<li key=${share.id}><span>${share.user ?? "Link"}, since ${new Date(share.created_at).toLocaleDateString()}</span>

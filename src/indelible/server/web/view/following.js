@@ -55,13 +55,13 @@ export class Following {
     const closing = new AbortController();
     const options = { passive: true, signal: closing.signal };
     const { box } = this;
-    box.addEventListener("wheel", (event) => { if (event.deltaY < 0) this.#noteGesture(event); }, options);
+    box.addEventListener("wheel", (event) => { if (event.deltaY < 0 && !event.ctrlKey) this.#noteGesture(event); }, options);
     box.addEventListener("keydown", (event) => {
       const isField = /** @type {HTMLElement} */ (event.target).matches("input, textarea, select");
       if (!isField && (KEYS_UP.includes(event.key) || (event.key === " " && event.shiftKey))) this.#noteGesture(event);
     }, options);
     box.addEventListener("touchstart", ({ touches }) => { this.fingerY = touches[0].clientY; }, options);
-    box.addEventListener("touchmove", (event) => { if (event.touches[0].clientY > this.fingerY + FINGER_PX) this.#noteGesture(event); }, options);
+    box.addEventListener("touchmove", (event) => { if (event.touches.length === 1 && event.touches[0].clientY > this.fingerY + FINGER_PX) this.#noteGesture(event); }, options);
     return () => closing.abort();
   }
 

@@ -10,6 +10,7 @@ import { html, memo, useEffect, useRef } from "./html.js";
 import { icon } from "./icons.js";
 
 const CHUNK = 32;
+const SENTENCE = 40; // characters
 
 /** @param {any[] | undefined} tokens @returns {any[]} */
 function inline(tokens) {
@@ -64,6 +65,7 @@ function block(token) {
     case "blockquote": return html`<blockquote>${token.tokens.map(block)}</blockquote>`;
     case "hr": return html`<hr />`;
     case "list": return drawList(token);
+    case "checkbox": return inline([token]); // in a list without blank lines it stands beside the text
     case "table": return drawTable(token);
     case "math": return html`<${Formula} text=${token.text} display=${true} />`;
     case "html": return html`<p class="raw">${token.raw.trimEnd()}</p>`;
@@ -79,10 +81,11 @@ function drawList({ ordered, start, items }) {
   return ordered ? html`<ol start=${start === 1 ? undefined : start}>${content}</ol>` : html`<ul>${content}</ul>`;
 }
 
-/** @param {any} token */
+/** Words are never broken in a table: it scrolls. A column with sentences keeps a width to read them. @param {any} token */
 function drawTable({ header, rows, align }) {
+  const isLong = header.map((/** @type {any} */ one, /** @type {number} */ at) => [one, ...rows.map((/** @type {any[]} */ row) => row[at])].some((each) => each?.text?.length > SENTENCE && each.text.includes(" ")));
   const cell = (/** @type {any} */ one, /** @type {number} */ at, /** @type {string} */ name) =>
-    html`<${name} class=${align[at] ? `to-${align[at]}` : undefined}>${inline(one.tokens)}</${name}>`;
+    html`<${name} class=${[align[at] && `to-${align[at]}`, isLong[at] && "long"].filter(Boolean).join(" ") || undefined}>${inline(one.tokens)}</${name}>`;
   return html`<div class="table" tabindex="0" role="group" aria-label="Table"><table>
     <thead><tr>${header.map((/** @type {any} */ one, /** @type {number} */ at) => cell(one, at, "th"))}</tr></thead>
     <tbody>${rows.map((/** @type {any[]} */ row) => html`<tr>${row.map((one, at) => cell(one, at, "td"))}</tr>`)}</tbody>
@@ -154,8 +157,8 @@ function markText({ reason }) {
 
 const NO_MARKS = /** @type {any[]} */ ([]);
 
-/** A text as Markdown. `open`: more of it may come. */
-export const Markdown = memo(({ text, open, marks = NO_MARKS }) => {
+/** A text as Markdown. `open`: more of it may come. `role`: "text" of the conversation, or what stands beside it. */
+export const Markdown = memo(({ text, open, marks = NO_MARKS, role = "text" }) => {
   const held = useRef(/** @type {MarkdownDocument | null} */ (null));
   const document = (held.current ??= new MarkdownDocument()).update(text, open);
   const finished = useRef({ generation: 0, marks: NO_MARKS, list: /** @type {any[]} */ ([]) });
@@ -172,5 +175,5 @@ export const Markdown = memo(({ text, open, marks = NO_MARKS }) => {
     drawn.push(chunk);
     if (isFinished) chunks.list.push(chunk); // the same element again: Preact does not look inside
   }
-  return html`<div class=${count > 200 ? "text md long" : "text md"}>${drawn}</div>`;
+  return html`<div class=${`${role} md${count > 200 ? " long" : ""}`}>${drawn}</div>`;
 });

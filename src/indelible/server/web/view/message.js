@@ -28,7 +28,7 @@ const Thinking = memo(({ text, open, startedAt, endedAt, since }) => {
   const from = startedAt ? Date.parse(startedAt) : since;
   return html`<details class="thinking">
     <summary>${icon("think")}<span>${open ? html`Thinking…<${Seconds} since=${from} />` : ms === null ? "Thought" : `Thought for ${duration(ms)}`}</span></summary>
-    <div class="thought">${text}</div>
+    <${Markdown} text=${text} open=${open} role="thought" />
   </details>`;
 });
 
@@ -115,8 +115,8 @@ const User = memo(({ c, item, isEditing, isBusy, canWrite }) => {
   const files = blocks.filter((/** @type {any} */ { type }) => type === "file");
   const text = pending ? pending.text : plainText(blocks);
   return html`<li role="listitem" class=${pending ? `user pending ${pending.state}` : "user"} id=${message && `m-${message.id}`} aria-label="You">
-    ${isEditing ? html`<${Editor} c=${c} item=${item} />` : html`<div class="bubble" dir="auto">
-      ${files.map((/** @type {any} */ block) => html`<${FileCard} c=${c} block=${block} />`)}${text && html`<div class="text">${text}</div>`}
+    ${isEditing ? html`<${Editor} c=${c} item=${item} />` : html`<div class="bubble">
+      ${files.map((/** @type {any} */ block) => html`<${FileCard} c=${c} block=${block} />`)}${text && html`<div class="text" dir="auto">${text}</div>`}
     </div>`}
     ${pending ? html`<${OnItsWay} c=${c} entry=${pending} />` : !isEditing && html`<div class="actions">
       <${Versions} c=${c} item=${item} busy=${isBusy} />
@@ -177,6 +177,6 @@ const Notice = memo(({ item, canRetry, c }) => {
 /** @param {{c: any, item: any, isLast: boolean, isEditing: boolean, isBusy: boolean, canWrite: boolean, models: any[], status: string | null}} props */
 export function Item({ c, item, isLast, isEditing, isBusy, canWrite, models, status }) {
   if (item.kind === "user") return html`<${User} c=${c} item=${item} isEditing=${isEditing} isBusy=${isBusy} canWrite=${canWrite} />`;
-  if (item.kind === "notice") return html`<${Notice} c=${c} item=${item} canRetry=${isLast && canWrite && !isBusy && status !== "error" && c.isUnanswered} />`;
+  if (item.kind === "notice") return html`<${Notice} c=${c} item=${item} canRetry=${isLast && canWrite && !isBusy && status !== "error" && c.messages.canRetry} />`;
   return html`<${Reply} c=${c} item=${item} isLast=${isLast} isBusy=${isBusy} canWrite=${canWrite} models=${models} status=${status} />`;
 }

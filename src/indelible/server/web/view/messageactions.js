@@ -81,4 +81,20 @@ export class MessageActions {
     const { chat, api } = this.controller;
     if (chat) void this.controller.attempt(() => api.switchBranch(chat.id, messageId));
   }
+
+  /** Whether the last question has no visible reply, or one that only a retry continues (store/commands/apply/texts.py). */
+  get canRetry() {
+    const last = this.controller.chat?.messages.findLast(({ role }) => role === "user" || role === "assistant");
+    return last?.role === "user" || last?.reason === "max_steps" || (last?.reason === "length" && !last.partial); // it has only thought
+  }
+
+  /** Stop waiting for a retry, and ask at once, perhaps another model. @param {string} [model] */
+  async retryNow(model) {
+    const { chat, api } = this.controller;
+    if (!chat) return;
+    await this.controller.attempt(async () => {
+      if (chat.busy) await api.post(`chats/${chat.id}/interrupt`, { turn: chat.turn, wait_s: 10 });
+      await api.retry(chat.id, model);
+    });
+  }
 }

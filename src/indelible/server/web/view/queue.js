@@ -66,6 +66,9 @@ export function Queue({ c }) {
   });
   const coming = chat?.busy ? c.pending : [];
   if (!chat || (!queue.length && !coming.length)) return html`<ol id="queue" aria-label="Queued messages"></ol>`;
+  const isSteer = (/** @type {any} */ queued) => queued.if_busy === "steer";
+  const inLine = queue.filter((queued) => !isSteer(queued)); // the others join the running reply
+  const label = (/** @type {any} */ queued) => (isSteer(queued) ? "Joins the running reply" : `Queued · ${inLine.indexOf(queued) + 1} of ${inLine.length}`);
   const shown = isWhole ? queue : queue.slice(0, SHOWN);
   const act = (/** @type {() => Promise<any>} */ action) => void c.attempt(action);
   const move = (/** @type {number} */ at, /** @type {number} */ step) => {
@@ -101,11 +104,11 @@ export function Queue({ c }) {
     });
   };
   return html`<ol id="queue" aria-label="Queued messages">
-    ${shown.map((queued, at) => html`<li key=${queued.id}>
+    ${shown.map((queued, at) => html`<li key=${queued.id} class=${isSteer(queued) ? "steer" : undefined}>
       ${editing?.id === queued.id ? html`<${Editor} c=${c} editing=${editing} setEditing=${setEditing} save=${save} />`
-      : html`<span dir="auto">Queued · ${at + 1} of ${queue.length}: ${plainText(queued.blocks) || "file"}</span>
+      : html`${isSteer(queued) && icon("steer")}<span dir="auto">${label(queued)}: ${plainText(queued.blocks) || "file"}</span>
         <button type="button" class="quiet small" aria-label="Edit queued message" title="Edit" onClick=${() => begin(queued)}>${icon("edit")}</button>
-        ${at > 0 && html`<button type="button" class="quiet small" aria-label="Move up" title="Move up" onClick=${() => move(at, -1)}>${icon("up")}</button>`}
+        ${at > 0 && isSteer(queued) === isSteer(shown[at - 1]) && html`<button type="button" class="quiet small" aria-label="Move up" title="Move up" onClick=${() => move(at, -1)}>${icon("up")}</button>`}
         <button type="button" class="quiet small" aria-label="Send now" title="Send now: stops the running reply" onClick=${() => act(() => c.api.promoteQueued(chat.id, queued.id))}>${icon("now")}</button>
         <button type="button" class="quiet small" aria-label="Remove from queue" title="Remove" onClick=${() => void remove(queued, at)}>${icon("close")}</button>`}
     </li>`)}

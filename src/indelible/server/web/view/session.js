@@ -70,6 +70,7 @@ export class Session {
 
   async #resume() {
     this.isOver = false;
+    this.controller.api.logins += 1;
     await this.load();
     this.controller.comeBack();
   }

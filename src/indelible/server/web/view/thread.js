@@ -20,7 +20,7 @@ function Empty({ c }) {
     <span class="drop big" aria-hidden="true"></span>
     <p>Every word is saved as it arrives. Close the tab or restart the server: nothing is lost.</p>
     <div class="starters">${(model === "demo" ? DEMO_STARTERS : STARTERS).map((text) => html`<button type="button" onClick=${() => { c.type(text); if (model === "demo") c.send(); else document.getElementById("message")?.focus(); }}>${text}</button>`)}</div>
-    ${model && html`<p class="faint">You are talking to <strong>${model}</strong>${c.nextSystem && html`, with a <button type="button" class="link" onClick=${() => c.show({ kind: "system", chat: null })}>system prompt</button>`}.</p>`}
+    ${model && html`<p class="faint">You are talking to <strong>${model}</strong>${c.newChat.system && html`, with a <button type="button" class="link" onClick=${() => c.show({ kind: "system", chat: null })}>system prompt</button>`}.</p>`}
   </div>`;
 }
 
@@ -42,8 +42,8 @@ function Retrying({ c }) {
     <svg class="ring" viewBox="0 0 20 20" aria-hidden="true"><circle cx="10" cy="10" r="8" /><circle ref=${ring} class="left" cx="10" cy="10" r="8" /></svg>
     <p>${reason}. Retrying ${left > 500 ? `in ${duration(left).replace(/\.\d/, "")}` : "now"} (attempt ${number + 1}).</p>
     ${!c.isReadOnly && html`<div class="buttons">
-      <button type="button" onClick=${() => c.retryNow()}>Retry now</button>
-      <${OtherModel} c=${c} act=${(/** @type {string} */ model) => c.retryNow(model)} />
+      <button type="button" onClick=${() => c.messages.retryNow()}>Retry now</button>
+      <${OtherModel} c=${c} act=${(/** @type {string} */ model) => c.messages.retryNow(model)} />
     </div>`}
   </div>`;
 }

@@ -1,4 +1,5 @@
-// A tool call as a card: what was asked, how far it is, what came back, and whether anybody knows.
+// A tool call as a card: what was asked, how far it is, what came back, and whether anybody knows. Files of the result
+// stand below the card, in sight though it is folded.
 
 import { isNotRun, isOutcomeUnknown } from "../core/thread.js";
 import { duration, shorten } from "../core/formatting.js";
@@ -62,8 +63,8 @@ export const ToolCard = memo(({ c, call, result, live, progress, args, started }
       ${args && html`<h4>Arguments</h4><pre tabindex="0" dir="ltr">${write(args)}</pre>`}
       ${progress && html`<h4>Progress</h4><pre tabindex="0">${progress}</pre>`}
       ${result && html`<h4>${result.is_error ? "Error" : "Result"} <${CopyButton} text=${output} label="Copy result" /></h4><pre tabindex="0">${shown}</pre>
-        ${(result.files ?? []).map((/** @type {any} */ block) => html`<${FileCard} c=${c} block=${block} />`)}
         ${lines.length > SHORT_LINES && html`<button type="button" class="link" onClick=${() => setWhole(!isWhole)}>${isWhole ? "Show less" : `Show all ${lines.length} lines`}</button>`}`}
     </div>
-  </details>`;
+  </details>
+  ${result?.files?.length > 0 && html`<div class="tool-files">${result.files.map((/** @type {any} */ block) => html`<${FileCard} c=${c} block=${block} />`)}</div>`}`;
 });

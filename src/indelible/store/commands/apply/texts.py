@@ -17,7 +17,7 @@ NOTICES: Final[dict[effects.NoticeKind, str]] = {
     "crashed": "The reply failed: the server crashed too often while writing it. The partial reply is saved.",
     "empty": "The model returned nothing.",
     "compacted": "The conversation was summarised for the model. Everything above stays as it is for you.",
-    "length": "The reply reached its length limit. Continue resumes it.",
+    "length": "The reply reached its length limit. Continue resumes it; without any words yet, Retry asks again.",
     "content_filter": "The provider's content filter ended the reply.",
     "max_steps": "The reply reached the maximum number of steps. Retry to continue.",
 }
