@@ -6,6 +6,7 @@ The programs are real ones, in processes of their own: what an interpreter print
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from typing import Any
 
 import pytest
 from tests.support.app_harness import AppHarness
-from tests.support.waiting import DEADLINE_S, deadline
+from tests.support.waiting import DEADLINE_S, deadline, wait_for_task
 
 import indelible
 from indelible.errors import Shutdown
@@ -279,3 +280,20 @@ async def test_a_task_in_the_middle_of_a_reply_learns_that_its_app_was_closed(da
     may_go_on.set()
     with pytest.raises(Shutdown):
         await task
+
+
+async def test_a_loop_that_ended_in_an_error_is_not_kept_until_the_app_closes(database: str) -> None:
+    async with indelible.open(database, model="demo") as app:
+        chat = await app.create_chat()
+
+        async def read() -> None:
+            events = chat.events()
+            async for _ in events:
+                raise LookupError
+
+        task = asyncio.create_task(read())
+        await wait_for_task(task, what="the reader")
+        assert isinstance(task.exception(), LookupError)
+        del task
+        gc.collect()
+        assert len(app.service.readings._open) == 0

@@ -24,7 +24,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Final, Generic, Self, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 T = TypeVar("T")
 
@@ -33,17 +33,20 @@ class Readings:
     """The open generators of one app or client, and the tasks that read them."""
 
     def __init__(self) -> None:
-        self._open: WeakKeyDictionary[AsyncGenerator[Any, None], asyncio.Task[Any] | None] = WeakKeyDictionary()
+        # A task may hold its generator, so only weak references to it keep neither alive.
+        self._open: WeakKeyDictionary[AsyncGenerator[Any, None], ref[asyncio.Task[Any]] | None] = WeakKeyDictionary()
 
     def add(self, reading: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
         """Of the task that calls this."""
-        self._open[reading] = None if asyncio._get_running_loop() is None else asyncio.current_task()
+        task = None if asyncio._get_running_loop() is None else asyncio.current_task()
+        self._open[reading] = None if task is None else ref(task)
         return reading
 
     async def aclose(self) -> None:
         """Close those that were left: by this task, or by one that has ended."""
         here = asyncio.current_task()
-        for reading, task in list(self._open.items()):
+        for reading, found in list(self._open.items()):
+            task = None if found is None else found()
             if task is None or task is here or task.done():
                 await reading.aclose()
 
