@@ -1,4 +1,4 @@
-"""Workers that freeze: a stop takes effect without them, and when they wake they add nothing to it (SPEC 1.8).
+"""Workers that freeze: a stop takes effect without them, and when they wake they add nothing to it (rule 1.8).
 
 Where no other worker is there to take the chat, any process with an open app ends the turn. A worker that wakes reads
 its chats before it publishes what waited in its sockets.
@@ -38,21 +38,21 @@ class JumpingClock(SystemClock):
 
     def __init__(self) -> None:
         self._frozen_s = 0.0
-        self._looks: list[Callable[[], None]] = []
+        self._checks: list[Callable[[], None]] = []
 
     def monotonic(self) -> float:
         return super().monotonic() + self._frozen_s
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
-        if getattr(callback, "__name__", "") == "_look":
-            self._looks.append(callback)
+        if getattr(callback, "__name__", "") == "_check_clocks":
+            self._checks.append(callback)
         return super().call_later(delay_s, callback)
 
     def jump(self) -> None:
         self._frozen_s += 60.0
-        looks, self._looks = self._looks, []
-        for look in looks[-1:]:
-            look()
+        checks, self._checks = self._checks, []
+        for check in checks[-1:]:
+            check()
 
 
 @pytest.mark.both_databases

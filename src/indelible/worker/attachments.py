@@ -5,7 +5,7 @@ with the request. Pictures and PDFs go to models that take them (`ModelTraits`),
 named in a sentence, so that the model knows that there is something it cannot see. The newest files come first when
 there are more than fit into a request. A picture that is larger than providers accept is made smaller.
 
-While the database does not answer, a turn waits (patience.py). A file whose bytes cannot be read for another reason
+While the database does not answer, a turn waits (outages.py). A file whose bytes cannot be read for another reason
 fails the turn visibly, and a retry may succeed: a reply about a picture that the model never got would be worse. A file
 that is gone for good is named.
 
@@ -33,7 +33,7 @@ from indelible.files.protocol import FileStore, StoredFile, split_chunks
 from indelible.models.protocol import ModelTraits
 from indelible.store.database.errors import DatabaseUnreachable
 from indelible.store.queries.file_mentions import find_file_ids
-from indelible.worker.patience import Patience
+from indelible.worker.outages import Outages
 
 _log: Final = logging.getLogger(__name__)
 MAX_REQUEST_BYTES: Final = 20 * 1024 * 1024
@@ -51,11 +51,11 @@ _NO_ROOM: Final = "it is left out here, because newer files fill the request"
 class Attachments:
     """The files of one chat, for one turn."""
 
-    def __init__(self, files: FileStore, *, chat_id: str, owner_id: str, patience: Patience) -> None:
+    def __init__(self, files: FileStore, *, chat_id: str, owner_id: str, outages: Outages) -> None:
         self._files = files
         self._chat_id = chat_id
         self._owner_id = owner_id
-        self._patience = patience
+        self._outages = outages
 
     async def load(self, messages: Sequence[Message], traits: ModelTraits) -> Sequence[Message]:
         """The messages with the bytes of their files, for a model with these traits."""
@@ -63,8 +63,8 @@ class Attachments:
         if not wanted:
             return messages
         find = partial(self._files.find_used, self._chat_id, sorted(wanted))
-        known = await self._patience.repeat(find, what="finding the files of a prompt")
-        loading = _Loading(self._files, known, traits, self._patience)
+        known = await self._outages.wait_out(find, what="finding the files of a prompt")
+        loading = _Loading(self._files, known, traits, self._outages)
         newest_first = [await loading.fill(message) for message in reversed(messages)]
         return newest_first[::-1]
 
@@ -83,7 +83,7 @@ class Attachments:
             )
 
         try:
-            stored = await self._patience.repeat(upload, what="storing a file of a tool", failure=DatabaseUnreachable)
+            stored = await self._outages.wait_out(upload, what="storing a file of a tool", failure=DatabaseUnreachable)
         except Refused as refusal:
             return str(refusal)
         except StoreFailed as error:
@@ -95,9 +95,9 @@ class Attachments:
 class _Loading:
     """Loads files until the request is full. Each is loaded once, however often it is named."""
 
-    def __init__(self, files: FileStore, known: dict[str, StoredFile], traits: ModelTraits, patience: Patience) -> None:
+    def __init__(self, files: FileStore, known: dict[str, StoredFile], traits: ModelTraits, outages: Outages) -> None:
         self._files = files
-        self._patience = patience
+        self._outages = outages
         self._known = known
         self._traits = traits
         self._left_bytes = MAX_REQUEST_BYTES
@@ -173,7 +173,7 @@ class _Loading:
 
     async def _read(self, stored: StoredFile, size: int) -> bytes:
         read = partial(self._read_once, stored.id, size)
-        return await self._patience.repeat(read, what="reading a file for a prompt", failure=DatabaseUnreachable)
+        return await self._outages.wait_out(read, what="reading a file for a prompt", failure=DatabaseUnreachable)
 
     async def _read_once(self, file_id: str, size: int) -> bytes:
         return b"".join([chunk async for chunk in self._files.read_file(file_id, stop=size)])

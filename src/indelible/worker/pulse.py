@@ -24,7 +24,7 @@ from typing import Final
 from indelible.clock import Clock, Timer
 from indelible.concurrency.scope import CancelScope
 
-_LOOKS_PER_INTERVAL: Final = 4
+_CHECKS_PER_INTERVAL: Final = 4
 
 
 class Pulse:
@@ -44,7 +44,7 @@ class Pulse:
     def beating(self) -> Iterator[None]:
         """Look at the clocks until the end of the block."""
         self._seen = self._read_clocks()
-        self._look()
+        self._check_clocks()
         try:
             yield
         finally:
@@ -70,7 +70,7 @@ class Pulse:
                 forget()
                 self._waiting.discard(known)
 
-    def _look(self) -> None:
+    def _check_clocks(self) -> None:
         seen, self._seen = self._seen, self._read_clocks()
         monotonic_s = self._seen[0] - seen[0]
         day_s = (self._seen[1] - seen[1]).total_seconds()
@@ -78,7 +78,7 @@ class Pulse:
             self.doubts += 1
             self.is_doubtful = True
             self._on_doubt()
-        self._timer = self._clock.call_later(self._interval_s / _LOOKS_PER_INTERVAL, self._look)
+        self._timer = self._clock.call_later(self._interval_s / _CHECKS_PER_INTERVAL, self._check_clocks)
 
     def _read_clocks(self) -> tuple[float, datetime]:
         return self._clock.monotonic(), self._clock.now()

@@ -3,7 +3,7 @@
 The loop knows no database. It calls a host (loop/host.py), and `TurnWriter` is the worker's host. Each call from the
 loop becomes one command, and so does each end that the loop returns (chat_runner.py). All of them are shielded, so that
 they complete even if the turn is stopped meanwhile. If the database is down, they wait for it, as every read does
-(patience.py).
+(outages.py).
 
 A part is published or recorded. A published part waits for the next flush. A recorded part, the start or the result of
 a tool, is written together with the tool ledger in one transaction (store/journal/tool_ledger.py), which requires that
@@ -70,7 +70,7 @@ from indelible.store.queries.open_turn import OpenWork
 from indelible.tools.tool import ToolCallRecord
 from indelible.worker.attachments import Attachments
 from indelible.worker.dependencies import RunLog, WorkerDependencies
-from indelible.worker.patience import Patience
+from indelible.worker.outages import Outages
 from indelible.worker.pulse import Pulse
 from indelible.worker.resume import build_history
 
@@ -121,10 +121,8 @@ class TurnWriter(TurnHost):
         self._pulse = pulse
         self._writer: JournalWriter | None = None
         self._begun: frozenset[str] = frozenset()
-        self._patience = Patience(deps.clock, chat_id=work.chat_id, is_leaving=self._is_leaving)
-        self._attachments = Attachments(
-            deps.files, chat_id=work.chat_id, owner_id=work.owner_id, patience=self._patience
-        )
+        self._outages = Outages(deps.clock, chat_id=work.chat_id, is_leaving=self._is_leaving)
+        self._attachments = Attachments(deps.files, chat_id=work.chat_id, owner_id=work.owner_id, outages=self._outages)
         if work.attempt is not None:
             self._open_writer(work.attempt.id, n=work.n)
             self._begun = frozenset(part.call_id for part in work.parts if isinstance(part, ToolStarted))
@@ -224,11 +222,11 @@ class TurnWriter(TurnHost):
 
     async def forget_responses(self) -> None:
         forget = partial(self._deps.store.forget_responses, self._chat_id, epoch=self._epoch)
-        await self._patience.repeat(forget, what="leaving the response chain")
+        await self._outages.wait_out(forget, what="leaving the response chain")
 
     async def reload_messages(self) -> list[Message]:
         load = partial(self._deps.store.work, self._chat_id)
-        work = await self._patience.repeat(load, what="reading the history")
+        work = await self._outages.wait_out(load, what="reading the history")
         return build_history(work, self._deps.settings.system)
 
     def report_unsaved(self, error: BaseException) -> None:
@@ -359,7 +357,7 @@ class TurnWriter(TurnHost):
     async def _execute(self, command: C, payload: Payload[C]) -> Outcome:
         """Execute a command, and wait for a database that is down."""
         execute = partial(self._deps.store.execute, self._chat_id, command, payload)
-        return await self._patience.repeat(execute, what=command.name)
+        return await self._outages.wait_out(execute, what=command.name)
 
     def _is_leaving(self) -> bool:
         return self._worker_scope.cancelled or self._scope.cause is Cause.SHUTDOWN

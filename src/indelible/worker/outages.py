@@ -28,7 +28,7 @@ _LONGEST_DELAY_S: Final = 2.0
 _RETRY_WHEN_LEAVING_S: Final = 0.5
 
 
-class Patience:
+class Outages:
     """Of one turn. `is_leaving` says whether it should end soon, because the process does."""
 
     def __init__(self, clock: Clock, *, chat_id: str, is_leaving: Callable[[], bool]) -> None:
@@ -36,7 +36,9 @@ class Patience:
         self._chat_id = chat_id
         self._is_leaving = is_leaving
 
-    async def repeat(self, do: Callable[[], Awaitable[T]], *, what: str, failure: type[StoreFailed] = StoreFailed) -> T:
+    async def wait_out(
+        self, do: Callable[[], Awaitable[T]], *, what: str, failure: type[StoreFailed] = StoreFailed
+    ) -> T:
         """Do it until it succeeds. Any other error than this `failure` is raised at once."""
         backoff = Backoff(self._clock, first_s=_FIRST_DELAY_S, longest_s=_LONGEST_DELAY_S)
         while True:
