@@ -163,7 +163,7 @@ async def deploy(database: str, place: Path, *, streams: int, drain_s: float) ->
             await poll_until(lambda: (place / "begun").exists() or in_node.done(), what="every stream in node")
             assert not in_node.done()
 
-            statuses = []
+            statuses: list[int | None] = []
             for port, leaving in zip(ports, old, strict=True):
                 leaving.send_signal(signal.SIGTERM)
                 await poll_until(lambda port=port: not listens(port), what="the old server's port")  # type: ignore[misc]

@@ -176,6 +176,7 @@ async def test_a_long_answer_is_read_to_its_end_and_a_forged_cookie_leads_nowher
 @pytest.mark.parametrize(
     ("base", "name", "path"), [("", "__Host-indelible_oidc", "/"), ("/chat", "__Secure-indelible_oidc", "/chat")]
 )
+@pytest.mark.may_log("a login by OpenID Connect failed")
 async def test_over_https_the_cookie_of_a_login_under_way_has_a_prefix(
     harness: AppHarness, base: str, name: str, path: str
 ) -> None:
@@ -199,6 +200,7 @@ async def test_over_https_the_cookie_of_a_login_under_way_has_a_prefix(
                     assert [(morsel.value, morsel["path"]) for morsel in cleared] == [("", path)]
 
 
+@pytest.mark.may_log("a login by OpenID Connect failed")
 async def test_the_provider_sends_nobody_to_a_name_that_is_not_ours(harness: AppHarness) -> None:
     async with run_provider() as provider:
         for hosts, host, where in (

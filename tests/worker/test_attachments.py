@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from tests.log_records import DATABASE_AWAY
 from tests.support.app_harness import AppHarness
 from tests.support.messages import find_notices
 
@@ -159,6 +160,7 @@ class Outage:
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize(("owner", "method"), [(SqlFiles, "find_used"), (DatabaseBytes, "read")])
+@pytest.mark.may_log(*DATABASE_AWAY)
 async def test_a_connection_that_is_lost_while_files_are_read_is_waited_for(
     harness: AppHarness, monkeypatch: pytest.MonkeyPatch, owner: type, method: str
 ) -> None:
@@ -170,6 +172,7 @@ async def test_a_connection_that_is_lost_while_files_are_read_is_waited_for(
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize(("owner", "method"), [(SqlFiles, "_begin"), (DatabaseWriter, "write"), (SqlFiles, "_finish")])
+@pytest.mark.may_log(*DATABASE_AWAY)
 async def test_a_file_of_a_tool_waits_for_a_lost_connection_and_is_kept(
     harness: AppHarness, monkeypatch: pytest.MonkeyPatch, owner: type, method: str
 ) -> None:
@@ -193,6 +196,7 @@ async def test_a_file_of_a_tool_waits_for_a_lost_connection_and_is_kept(
     assert outage.left < 0
 
 
+@pytest.mark.may_log(*DATABASE_AWAY)
 async def test_a_stop_ends_the_wait_for_a_file(harness: AppHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     outage = Outage(monkeypatch, SqlFiles, "find_used", calls=10**9)
     await harness.start_worker(ScriptedModel([]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.log_records import DATABASE_AWAY
 from tests.support.app_harness import AppHarness, WatchedStore
 from tests.support.messages import read_text
 
@@ -42,6 +43,7 @@ class ShakyStore(WatchedStore):
 
 
 @pytest.mark.both_databases
+@pytest.mark.may_log(*DATABASE_AWAY)
 async def test_a_broken_chain_is_left_and_forgotten_although_the_connection_is_lost(harness: AppHarness) -> None:
     store = ShakyStore(harness.store)
 

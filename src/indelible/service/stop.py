@@ -16,7 +16,6 @@ stop takes effect without any worker; nothing is added to a chat that was idle i
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any, Final
 
 import msgspec
@@ -25,6 +24,7 @@ from msgspec.structs import replace
 from indelible.clock import Clock
 from indelible.errors import ChatNotFound, Refused, StoreFailed
 from indelible.feed import Feed
+from indelible.logs import get_logger
 from indelible.machine.commands import Interrupt
 from indelible.machine.events import FeedEvent
 from indelible.machine.states import Status
@@ -32,7 +32,7 @@ from indelible.service.command_results import write_cursor
 from indelible.service.results import InterruptResult
 from indelible.store.protocol import ChatStore, Outcome
 
-_log: Final = logging.getLogger(__name__)
+_log: Final = get_logger(__name__)
 _ENDED_AT_A_TIME: Final = 100
 
 

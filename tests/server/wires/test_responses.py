@@ -221,6 +221,7 @@ async def test_a_failed_response_says_why_and_keeps_its_text(harness: AppHarness
         assert events[-1].response.output_text == "Half"
 
 
+@pytest.mark.may_log("the model scripted:scripted raised an error")
 async def test_a_response_that_fails_while_its_client_waits_is_an_http_error(harness: AppHarness) -> None:
     """In the background it is a response whose status says so: its client asks for it later."""
     refused = [ModelFailed("Slow down.", kind="usage_limit"), ModelFailed("No.", kind="auth")]
@@ -242,6 +243,7 @@ async def test_a_response_that_fails_while_its_client_waits_is_an_http_error(har
         assert failed.error is not None
 
 
+@pytest.mark.may_log("the model scripted:scripted raised an error")
 async def test_a_response_has_every_field_of_the_schema_and_the_same_ones_later(harness: AppHarness) -> None:
     """The ones that Open Responses requires, with OpenAI's defaults for what nobody chose."""
     server = await harness.start_server(ScriptedModel([say("One."), say("Two."), [RuntimeError("boom")]]))
