@@ -25,6 +25,7 @@ OURS: Final = logging.getLogger("indelible")
 DATABASE_AWAY: Final = (
     "DatabaseUnreachable",
     "cannot be acquired now and is skipped",
+    "chat released: the database failed",
     "failed and will be retried: .*(cannot be reached|was lost|closed the connection)",
     "failed because the database did",
     "notification connection was lost",

@@ -92,6 +92,7 @@ async def test_a_user_over_the_limit_starts_no_reply_and_another_does(database: 
 SAID = "user_max_usd_per_day does not limit ollama:llama3, own: " + PRICES_UNKNOWN
 
 
+@pytest.mark.may_log("user_max_usd_per_day does not limit")
 async def test_a_limit_in_dollars_that_does_not_hold_for_a_model_is_said_at_the_start(
     database: str, caplog: pytest.LogCaptureFixture
 ) -> None:

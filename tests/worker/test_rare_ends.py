@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
+from tests.log_records import DATABASE_AWAY
 from tests.support.app_harness import AppHarness, RunningWorker, WatchedStore, make_settings
 from tests.support.messages import find_notices, find_reply, outline, read_text
 from tests.support.waiting import DEADLINE_S, Watched, wait_for_task
@@ -93,6 +94,7 @@ async def test_s96_a_suspect_is_on_trial_until_its_tool_has_settled(harness: App
 # --- a commit whose answer is lost ---
 
 
+@pytest.mark.may_log(*DATABASE_AWAY)
 async def test_r5_a_steer_of_a_commit_whose_answer_was_lost_is_in_the_next_prompt(harness: AppHarness) -> None:
     gate, lost = asyncio.Event(), asyncio.Event()
 
