@@ -64,6 +64,7 @@ export function useKept({ c, name, stored, dialog, what }) {
   };
   return {
     text: typed ?? stored ?? "",
+    isKnown: typed !== null || stored !== null,
     type: (/** @type {string} */ text) => { setTyped(text); c.unsaved.set(name, text === stored ? "" : text); },
     forget: () => c.unsaved.clear(name),
     leave: () => { if (isChanged) c.toast(`The ${what} was not saved. What you typed is kept.`, undo); },
