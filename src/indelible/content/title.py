@@ -16,7 +16,7 @@ from indelible.content.blocks import Block, Text
 MAX_TITLE_LENGTH: Final = 80
 _LONGEST_SOURCE: Final = 10_000
 _LONGEST_LINE: Final = 1000
-_WORDLESS: Final = re.compile(r"\s*(?:(?:```|~~~).*|[-=*_|:\s]*)")
+_EMPTY_LINE: Final = re.compile(r"\s*(?:(?:```|~~~).*|[-=*_|:\s]*)")
 """A fence, a rule, what underlines a heading or a table's head."""
 _BLOCK: Final = re.compile(r"\s*(?:>|#{1,6}\s|[-*+]\s(?:\s*\[[ xX]\]\s)?|\d{1,9}[.)]\s)")
 """What begins a quotation, a heading, an item of a list or a task."""
@@ -45,7 +45,7 @@ def tidy_title(text: str) -> str:
 
 
 def _strip_markdown(line: str) -> str:
-    if _WORDLESS.fullmatch(line):
+    if _EMPTY_LINE.fullmatch(line):
         return ""
     while found := _BLOCK.match(line):
         line = line[found.end() :]
