@@ -18,6 +18,7 @@ from tests.support.commands import start_interpreter
 from tests.support.running_server import RunningServer
 from tests.support.waiting import deadline, poll_until
 
+from indelible.server.limits import connections
 from indelible.server.limits.connections import MAX_WAITING, LimitedConnection, name_network
 from indelible.server.problem_details import MEDIA_TYPE
 
@@ -285,6 +286,31 @@ async def test_s108_a_body_that_does_not_arrive_is_given_up_though_another_reque
     server = await harness.start_server(worker=False, body_timeout_s=0.1, head_timeout_s=0.1)
     async with connect(server) as connection:
         connection.send(ASK + START + b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+        await wait_for_connections(server, lambda count: count == 0)
+
+
+async def test_what_comes_after_a_refusal_is_thrown_away_up_to_a_limit(
+    harness: AppHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_DISCARDED_BYTES", MEGABYTE)
+    server = await harness.start_server(worker=False, token="secret")
+    async with connect(server) as connection:
+        connection.send(START + b"Content-Length: 9000000000\r\n\r\n")
+        assert (await connection.read_answer())[0] == 413
+        assert await connection.wait_for_close() == b""  # in this direction
+        sent = await connection.pour(ASK * 1000, upto_bytes=MUCH_BYTES)
+    assert sent < IN_SOCKETS_BYTES
+    await wait_for_connections(server, lambda count: count == 0)
+
+
+async def test_a_client_that_neither_goes_on_nor_leaves_after_a_refusal_is_cut(
+    harness: AppHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_LINGER_S", 0.1)
+    server = await harness.start_server(worker=False, token="secret")
+    async with connect(server) as connection:
+        connection.send(START + b"Content-Length: 5000000\r\n\r\n{")
+        assert (await connection.read_answer())[0] == 401
         await wait_for_connections(server, lambda count: count == 0)
 
 
