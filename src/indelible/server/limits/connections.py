@@ -166,7 +166,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._is_refused = False
         self._is_large = False
         self._running: RequestResponseCycle | None = None  # `cycle` is the latest that arrived
-        self._extensions = {ABORT: {"close": self._abort}}
+        self._extensions: dict[str, dict[object, object]] = {ABORT: {"close": self._abort}}
         self._received = b""  # the last bytes that were read, of which `_parsed_bytes` are parsed
         self._parsed_bytes = 0
         self._body_left_bytes = 0  # of a body whose length is known
@@ -310,6 +310,9 @@ class LimitedConnection(HttpToolsProtocol):
         if self._discarded_bytes is not None:
             if now_s - self._since_s > _LINGER_S:
                 self.transport.abort()
+            return
+        if self._is_in_body and (self.flow.read_paused or self.cycle.waiting_for_100_continue):
+            self._since_s = now_s  # what is late is our reading: a user's imports wait for each other (body_limits.py)
             return
         if now_s - self._since_s <= (limits.body_timeout_s if self._is_in_body else limits.head_timeout_s):
             return
