@@ -115,6 +115,24 @@ async def test_a_body_that_turns_out_too_large_is_not_read_on(harness: AppHarnes
     assert b"connection: close" in answer.lower()
 
 
+@pytest.mark.parametrize("path", ["/api/v1/chats", "/api/v1/files?name=rain.txt", "/v1/chat/completions"])
+@pytest.mark.parametrize("token", ["wrong", TOKEN])
+async def test_a_client_that_sends_all_of_a_refused_body_reads_why(harness: AppHarness, path: str, token: str) -> None:
+    server = await harness.start_server(worker=False, token=TOKEN, file_max_bytes=1000)
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    body = b"x" * 2 * MAX_BODY_BYTES
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Length: {len(body)}"
+    for _ in range(5):
+        async with deadline():
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(head.encode() + b"\r\n\r\n" + body)
+            await writer.drain()
+            expected = b"413" if token == TOKEN or "files" not in path else b"401"
+            assert (await reader.readline()).startswith(b"HTTP/1.1 " + expected)
+            writer.close()
+            await writer.wait_closed()
+
+
 async def send_half(server: RunningServer, begun: bytes) -> bytes:
     """The answer to a request whose rest never comes, up to the end of the connection."""
     host, _, port = server.url.removeprefix("http://").partition(":")

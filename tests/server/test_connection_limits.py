@@ -18,6 +18,7 @@ from tests.support.commands import start_interpreter
 from tests.support.running_server import RunningServer
 from tests.support.waiting import deadline, poll_until
 
+from indelible.server.limits import connections
 from indelible.server.limits.connections import MAX_WAITING, LimitedConnection, name_network
 from indelible.server.problem_details import MEDIA_TYPE
 
@@ -111,6 +112,10 @@ def find_waiting(server: RunningServer) -> LimitedConnection:
     return max(connections, key=lambda each: len(each.pipeline))
 
 
+def is_in_body(connection: Any) -> bool:
+    return bool(connection._is_in_body)
+
+
 def follow_feed(chat_id: str) -> bytes:
     return f"GET /api/v1/chats/{chat_id}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
 
@@ -193,6 +198,46 @@ async def test_s108_a_body_that_does_not_come_in_time_ends_the_connection(harnes
         connection.send(START + b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
         assert await connection.read_problem() == (408, "request_timeout")
     assert (await server.client.list_chats())["items"] == []
+
+
+async def test_an_import_that_waits_for_another_one_is_not_late(harness: AppHarness) -> None:
+    """A user's second import is not read before the first has ended, however long that takes."""
+    server = await harness.start_server(worker=False)
+    connections: set[Any] = server.process.server_state.connections
+    head = b"POST /api/v1/chats/import HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    begun = head + b"Content-Length: %d\r\n\r\n" % MEGABYTE + b" " * (MEGABYTE // 2)
+    async with connect(server) as first, connect(server) as second, connect(server) as third:
+        first.send(begun)
+        await poll_until(lambda: any(is_in_body(each) for each in connections), what="the first import")
+        (busy,) = (each for each in connections if is_in_body(each))
+        second.send(begun)
+        third.send(head + b"Expect: 100-continue\r\nContent-Length: 1\r\n\r\n")
+        await poll_until(lambda: sum(map(is_in_body, connections)) == 3, what="all imports")
+        waiting = [each for each in connections if each is not busy]
+        await poll_until(lambda: any(each.flow.read_paused for each in waiting), what="one that is not read")
+        for each in waiting:
+            each._since_s -= 1000
+        server.process._connections.close_late()
+        first.send(b" " * (MEGABYTE // 2))
+        assert (await first.read_answer())[0] == 422
+        second.send(b" " * (MEGABYTE // 2))
+        assert (await second.read_answer())[0] == 422
+        assert (await third.read_through(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+        third.send(b" ")
+        assert (await third.read_answer())[0] == 422
+
+
+async def test_a_client_that_leaves_before_its_body_is_there_leaves_no_traceback(
+    harness: AppHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await harness.start_server(worker=False)
+    for path in (b"/api/v1/chats", b"/api/v1/chats/import", b"/v1/chat/completions", b"/v1/responses", b"/ai-sdk/chat"):
+        async with connect(server) as connection:
+            connection.send(b"POST %b HTTP/1.1\r\nHost: localhost\r\n" % path + b"Content-Length: 10\r\n\r\n{")
+            await poll_until(lambda: bool(server.process.server_state.tasks), what="a request")
+            connection.abort()
+        await poll_until(lambda: not server.process.server_state.tasks, what="its end")
+    assert caplog.text == ""
 
 
 async def test_s108_a_feed_has_all_the_time_it_wants(harness: AppHarness) -> None:
@@ -285,6 +330,31 @@ async def test_s108_a_body_that_does_not_arrive_is_given_up_though_another_reque
     server = await harness.start_server(worker=False, body_timeout_s=0.1, head_timeout_s=0.1)
     async with connect(server) as connection:
         connection.send(ASK + START + b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+        await wait_for_connections(server, lambda count: count == 0)
+
+
+async def test_what_comes_after_a_refusal_is_thrown_away_up_to_a_limit(
+    harness: AppHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_DISCARDED_BYTES", MEGABYTE)
+    server = await harness.start_server(worker=False, token="secret")  # noqa: S106  (nobody's)
+    async with connect(server) as connection:
+        connection.send(START + b"Content-Length: 9000000000\r\n\r\n")
+        assert (await connection.read_answer())[0] == 413
+        assert await connection.wait_for_close() == b""  # in this direction
+        sent = await connection.pour(ASK * 1000, upto_bytes=MUCH_BYTES)
+    assert sent < IN_SOCKETS_BYTES
+    await wait_for_connections(server, lambda count: count == 0)
+
+
+async def test_a_client_that_neither_goes_on_nor_leaves_after_a_refusal_is_cut(
+    harness: AppHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_LINGER_S", 0.1)
+    server = await harness.start_server(worker=False, token="secret")  # noqa: S106  (nobody's)
+    async with connect(server) as connection:
+        connection.send(START + b"Content-Length: 5000000\r\n\r\n{")
+        assert (await connection.read_answer())[0] == 401
         await wait_for_connections(server, lambda count: count == 0)
 
 

@@ -156,6 +156,19 @@ async def test_a_short_token_of_the_settings_is_tried_no_more_often_than_the_lim
     assert guesses._lines == {}
 
 
+async def test_a_short_token_is_tried_no_more_often_while_the_database_is_away() -> None:
+    guesses = Guesses(ManualClock())
+
+    async def fail() -> str | None:
+        raise StoreFailed("away")
+
+    for _ in range(GUESSES):
+        with pytest.raises(StoreFailed):
+            await guesses.find("192.0.2.1", fail, compare=find_nothing)
+    with pytest.raises(RateLimited):
+        await guesses.find("192.0.2.1", find_nothing)
+
+
 @on_sqlite
 async def test_a_server_with_a_short_token_lets_it_wait_its_turn(harness: AppHarness) -> None:
     server = await harness.start_server(worker=False, token="short")  # noqa: S106  (nobody's)

@@ -67,8 +67,9 @@ class Guesses:
         try:
             found = None if compare is None else await compare()
             if found is None:
+                is_wrong = compare is not None  # that was a guess, even if the database fails now
                 found = await load()
-            is_wrong = found is None
+                is_wrong = found is None
         finally:
             if not is_wrong:  # valid, or the database failed
                 self._left.give_back(network)

@@ -11,7 +11,8 @@ Everything else is refused by default, including routes that are added later. A 
 the login instead.
 
 A body that is too large is refused before it fills the memory: by its announced length, or when it exceeds the limit.
-A stranger who gets a response before the end of the body, such as a refusal, is not read on: the connection closes.
+A stranger who gets a response before the end of the body, such as a refusal, is not read on: the connection closes
+(limits/connections.py: so that the client can read why).
 
 Must stay true (tests/server/test_access.py, tests/server/test_access_matrix.py): no route answers anybody whom the
 table there does not name.

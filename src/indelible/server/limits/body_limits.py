@@ -68,6 +68,8 @@ class BodyLimits:
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send, *, is_compressed: bool = False) -> None:
         try:
             message = await _collect(receive)
+            if message["type"] != "http.request":
+                return  # the client has left
             if is_compressed:
                 await _COMPRESSED(scope, receive, send)
                 return

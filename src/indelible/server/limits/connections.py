@@ -16,9 +16,13 @@ bytes once it is parsed, and one read may bring thousands, so what arrives is pa
 fewer than `MAX_WAITING` wait. What is left of the read stays as bytes, and nothing more is read: the rest waits in the
 kernel, and at last at the client. Nothing is refused for it.
 
+A response may come before its request has arrived: a refusal, after which the connection closes. But closing a socket
+that has unread bytes resets it, and then the client, which is still sending, loses the response. So such a connection
+*lingers*: it ends in our direction alone, and what still comes is thrown away unparsed, for `_LINGER_S` at most.
+
 Must stay true (tests/server/test_connection_limits.py): what a connection sends before its request is complete costs a
 bounded amount of memory and time, and so does what it sends too early; a busy connection is never closed from here;
-when a connection is lost, all of its requests learn it.
+when a connection is lost, all of its requests learn it; a client that sends its request to the end reads the refusal.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ from starlette.responses import Response
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from indelible.server.limits.uploads import MIN_BYTES_PER_S, is_large
+from indelible.server.limits.uploads import MAX_DISCARDED_BYTES, MIN_BYTES_PER_S, is_large
 from indelible.server.problem_details import make_problem
 from indelible.server.streaming.transport import ABORT, GatheringTransport
 from indelible.settings import Settings
@@ -48,6 +52,7 @@ _OTHER_FILES: Final = 100
 _LOG_INTERVAL_S: Final = 60.0
 MAX_WAITING: Final = 16
 """How many requests of a connection wait for the one before them, or fewer, if they are as large as a head may be."""
+_LINGER_S: Final = 10.0
 _BLANK_LINE: Final = b"\r\n\r\n"
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD"})  # or with one that is parsed as if it came in chunks
 
@@ -161,15 +166,17 @@ class LimitedConnection(HttpToolsProtocol):
         self._is_refused = False
         self._is_large = False
         self._running: RequestResponseCycle | None = None  # `cycle` is the latest that arrived
+        self._extensions: dict[str, dict[object, object]] = {ABORT: {"close": self._abort}}
         self._received = b""  # the last bytes that were read, of which `_parsed_bytes` are parsed
         self._parsed_bytes = 0
         self._body_left_bytes = 0  # of a body whose length is known
         self._waiting_bytes = 0  # of the requests that wait
+        self._discarded_bytes: int | None = None  # since it lingers
 
     # --- called by the event loop ---
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(GatheringTransport(transport, self.loop))  # type: ignore[arg-type]
+        super().connection_made(_LingeringTransport(transport, self))  # type: ignore[arg-type]
         self.flow = _Flow(self)
         self.address = name_network(self.client[0] if self.client else "")
         self._since_s = self.loop.time()
@@ -186,6 +193,11 @@ class LimitedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._discarded_bytes is not None:
+            self._discarded_bytes += len(data)
+            if self._discarded_bytes > MAX_DISCARDED_BYTES:
+                self.transport.abort()
+            return
         kept = max(0, self._parsed_bytes - len(_BLANK_LINE) + 1)  # a blank line may have come in two halves
         self._received = self._received[kept:] + data
         self._parsed_bytes -= kept
@@ -241,7 +253,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._head_bytes = self._overhead_bytes = 0
         self._since_s = self.loop.time()
         super().on_headers_complete()
-        self.scope["extensions"] = {ABORT: {"close": partial(self._abort, self.cycle)}}
+        self.scope["extensions"] = self._extensions
         if self.scope["method"] not in _WITHOUT_BODY:
             self._body_left_bytes = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
         self._is_large = is_large(self.scope["path"])
@@ -282,8 +294,26 @@ class LimitedConnection(HttpToolsProtocol):
 
     # --- refusing ---
 
+    def begin_to_linger(self) -> bool:
+        """At the end of a response: False if the connection can be closed at once, since the client has sent all."""
+        if not self._is_in_body or self._is_refused or self._discarded_bytes is not None:
+            return False
+        self._discarded_bytes = 0
+        self._received = b""
+        self._since_s = self.loop.time()
+        self._all.note_waiting(self)
+        FlowControl.resume_reading(self.flow)  # also if it is full
+        return True
+
     def close_if_late(self, now_s: float) -> None:
         limits = self._limits
+        if self._discarded_bytes is not None:
+            if now_s - self._since_s > _LINGER_S:
+                self.transport.abort()
+            return
+        if self._is_in_body and (self.flow.read_paused or self.cycle.waiting_for_100_continue):
+            self._since_s = now_s  # what is late is our reading: a user's imports wait for each other (body_limits.py)
+            return
         if now_s - self._since_s <= (limits.body_timeout_s if self._is_in_body else limits.head_timeout_s):
             return
         if self._is_in_body or self._head_bytes:
@@ -292,9 +322,10 @@ class LimitedConnection(HttpToolsProtocol):
             self._is_refused = True
             self.transport.close()
 
-    def _abort(self, cycle: Any) -> None:
+    def _abort(self) -> None:
         """Close before the response is complete; what its client has not accepted yet is not waited for."""
-        cycle.disconnected = True  # or uvicorn would log that the response has no end
+        if self._running is not None:
+            self._running.disconnected = True  # or uvicorn would log that the response has no end
         self.transport.abort()
 
     def _refuse(self, problem: Response) -> None:
@@ -307,6 +338,26 @@ class LimitedConnection(HttpToolsProtocol):
             headers = b"".join(b"%b: %b\r\n" % header for header in problem.raw_headers)
             self.transport.write(STATUS_LINE[problem.status_code] + headers + b"\r\n" + bytes(problem.body))
         self.transport.close()
+
+
+class _LingeringTransport(GatheringTransport):
+    """Seems to be closed while its connection lingers."""
+
+    def __init__(self, transport: asyncio.Transport, connection: LimitedConnection) -> None:
+        super().__init__(transport, connection.loop)
+        self._connection = connection
+        self._is_lingering = False
+
+    def is_closing(self) -> bool:
+        return self._is_lingering or super().is_closing()
+
+    def close(self) -> None:
+        if super().is_closing() or not self._connection.begin_to_linger():
+            super().close()
+        else:
+            self._flush()
+            self._is_lingering = True
+            self._transport.write_eof()
 
 
 class _Flow(FlowControl):

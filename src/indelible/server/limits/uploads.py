@@ -22,7 +22,8 @@ _PATH: Final = "/api/v1/files"
 _IMPORT: Final = "/api/v1/chats/import"
 MIN_BYTES_PER_S: Final = 16 * 1024
 """An upload that is slower in the long run is cut."""
-_MAX_DISCARDED_BYTES: Final = 64 * 1024 * 1024
+MAX_DISCARDED_BYTES: Final = 64 * 1024 * 1024
+"""So much is read of a body that is refused, for its client to read why."""
 
 
 def is_upload(scope: Mapping[str, object]) -> bool:
@@ -62,7 +63,7 @@ class UploadBody:
         try:
             async for chunk in self._stream:
                 discarded += len(chunk)
-                if discarded > _MAX_DISCARDED_BYTES:
+                if discarded > MAX_DISCARDED_BYTES:
                     return False
         except (ClientDisconnect, RuntimeError):  # the latter if it was read to its end
             return False

@@ -38,7 +38,7 @@ class GatheringTransport:
             self._head = data
             self._loop.call_soon(self._flush)
             return
-        if not self._transport.is_closing():  # uvloop raises
+        if not self.is_closing():  # uvloop raises
             self._transport.write(data)
 
     def is_closing(self) -> bool:
@@ -50,7 +50,7 @@ class GatheringTransport:
 
     def _flush(self) -> None:
         head, self._head = self._head, b""
-        if head and not self._transport.is_closing():
+        if head and not self.is_closing():
             self._transport.write(head)
 
     def __getattr__(self, name: str) -> Any:
