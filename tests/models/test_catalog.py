@@ -311,7 +311,7 @@ def test_the_operators_prices_come_first_by_name_or_pattern(name: str, nano: int
 
 def test_models_whose_price_nobody_knows_are_listed_whether_their_key_is_here_or_not() -> None:
     names = ["openai:gpt-5", "openai:no-such-model", "openai:gpt-5@https://gateway.test/v1", "ollama:llama3", "demo"]
-    settings = load_settings(model="groq:nothing", models=names, prices={"ollama:*": [0.0, 0.0]})
+    settings = load_settings(model="groq:nothing", models=[*names, "own"], prices={"ollama:*": [0.0, 0.0]})
     unpriced = ["groq:nothing", "openai:no-such-model", "openai:gpt-5@https://gateway.test/v1"]
     assert Catalog(settings, environment={}).list_unpriced() == unpriced
     moved = load_settings(models=["openai:gpt-5"], openai_base_url="https://gateway.test/v1")
