@@ -100,6 +100,7 @@ async def test_a_limit_in_dollars_may_be_set_beside_a_model_of_ones_own_with_a_n
         assert [model.id for model in await app.list_models()] == ["own", "demo"]
 
 
+@pytest.mark.may_log("user_max_usd_per_day does not limit")
 async def test_a_limit_in_dollars_that_does_not_hold_for_a_model_is_said_at_the_start(
     database: str, caplog: pytest.LogCaptureFixture
 ) -> None:
