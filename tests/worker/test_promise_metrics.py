@@ -74,6 +74,7 @@ class RefusingStore(WatchedStore):
         return await self._store.append(rows)
 
 
+@pytest.mark.may_log("the turn failed: an error in the server .*BadRows")
 async def test_parts_that_the_database_refuses_are_counted_as_lost(harness: AppHarness) -> None:
     refused, written = asyncio.Event(), asyncio.Event()
 

@@ -93,6 +93,7 @@ async def test_s96_a_suspect_is_on_trial_until_its_tool_has_settled(harness: App
 # --- a commit whose answer is lost ---
 
 
+@pytest.mark.may_log("commit_step waits for the database")
 async def test_r5_a_steer_of_a_commit_whose_answer_was_lost_is_in_the_next_prompt(harness: AppHarness) -> None:
     gate, lost = asyncio.Event(), asyncio.Event()
 
