@@ -311,8 +311,26 @@ def test_the_operators_prices_come_first_by_name_or_pattern(name: str, nano: int
 
 def test_models_whose_price_nobody_knows_are_listed_whether_their_key_is_here_or_not() -> None:
     names = ["openai:gpt-5", "openai:no-such-model", "openai:gpt-5@https://gateway.test/v1", "ollama:llama3", "demo"]
-    settings = load_settings(model="groq:nothing", models=names, prices={"ollama:*": [0.0, 0.0]})
+    settings = load_settings(model="groq:nothing", models=[*names, "own"], prices={"ollama:*": [0.0, 0.0]})
     unpriced = ["groq:nothing", "openai:no-such-model", "openai:gpt-5@https://gateway.test/v1"]
     assert Catalog(settings, environment={}).list_unpriced() == unpriced
     moved = load_settings(models=["openai:gpt-5"], openai_base_url="https://gateway.test/v1")
     assert Catalog(moved, environment={}).list_unpriced() == ["openai:gpt-5"]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_known"),
+    [
+        ("demo", True),
+        ("openai:gpt-5", True),
+        ("openai:gpt-5@https://gateway.test/v1", False),
+        ("openai:no-such-model", False),
+        ("nobody:nothing", False),
+        ("openai:gpt-5@https://user:password@gateway.test", False),
+    ],
+)
+def test_a_window_is_found_without_a_key_and_is_the_one_that_the_model_has(name: str, is_known: bool) -> None:
+    assert (Catalog(load_settings(), environment={}).find_window(name) is not None) == is_known
+    if is_known:
+        with_key = Catalog(load_settings(openai_api_key="k"), environment={})
+        assert with_key.find_window(name) == with_key.find(name).context_limit

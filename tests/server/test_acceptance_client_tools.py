@@ -40,8 +40,10 @@ async def wait_for_status(client: JsonClient, chat_id: str, status: str) -> dict
     return found
 
 
-async def ask(harness: AppHarness, *scripts: list[Part]) -> tuple[RunningServer, str, ScriptedModel]:
-    model = ScriptedModel([CALL, *scripts])
+async def ask(
+    harness: AppHarness, *scripts: list[Part], window: int | None = None
+) -> tuple[RunningServer, str, ScriptedModel]:
+    model = ScriptedModel([CALL, *scripts], context_limit=window)
     server = await harness.start_server(model)
     chat_id = (await server.client.create_chat("Ask me", tools=[ASK]))["id"]
     await wait_for_status(server.client, chat_id, "requires_action")
@@ -97,8 +99,11 @@ async def test_s74_a_declaration_that_no_provider_takes_is_refused(harness: AppH
         assert response.status == 422
 
 
-async def test_s74_a_result_of_three_megabytes_is_cut(harness: AppHarness) -> None:
-    server, chat_id, model = await ask(harness, DONE)
+@pytest.mark.parametrize(("window", "limit"), [(None, 64 * 1024), (1000, 16 * 1024), (200_000, 200_000)])
+async def test_s74_a_result_of_three_megabytes_is_cut_to_what_its_model_can_take(
+    harness: AppHarness, window: int | None, limit: int
+) -> None:
+    server, chat_id, model = await ask(harness, DONE, window=window)
     body = json.dumps({"results": [{"tool_call_id": "c1", "output": "rain " * 600_000}]}).encode()
     headers = {"content-type": "application/json"}
     path = f"/chats/{chat_id}/tool-results"
@@ -106,8 +111,20 @@ async def test_s74_a_result_of_three_megabytes_is_cut(harness: AppHarness) -> No
         assert response.status == 202
     await wait_for_status(server.client, chat_id, "idle")
     (result,) = [block for entry in model.calls[1].messages for block in entry.blocks if isinstance(block, ToolResult)]
-    assert len(result.output.encode()) <= 64 * 1024
+    assert limit - 3 <= len(result.output.encode()) <= limit
     assert "bytes left out here" in result.output
+
+
+async def test_s74_the_model_that_gets_a_result_is_the_one_of_its_turn(harness: AppHarness) -> None:
+    wide = ScriptedModel([CALL, DONE], context_limit=200_000)
+    server = await harness.start_server(ScriptedModel(context_limit=1000), models={"wide": wide})
+    chat_id = (await server.client.create_chat(tools=[ASK]))["id"]
+    await server.client.send(chat_id, "Ask me", model="wide")
+    await wait_for_status(server.client, chat_id, "requires_action")
+    await server.client.submit_tool_results(chat_id, [{"tool_call_id": "c1", "output": "x" * 150_000}])
+    await wait_for_status(server.client, chat_id, "idle")
+    (result,) = [block for entry in wide.calls[1].messages for block in entry.blocks if isinstance(block, ToolResult)]
+    assert len(result.output) == 150_000
 
 
 async def test_s74_a_result_beyond_the_limit_is_refused_and_not_cut(harness: AppHarness) -> None:

@@ -92,6 +92,14 @@ async def test_a_user_over_the_limit_starts_no_reply_and_another_does(database: 
 SAID = "user_max_usd_per_day does not limit ollama:llama3, own: " + PRICES_UNKNOWN
 
 
+async def test_a_limit_in_dollars_may_be_set_beside_a_model_of_ones_own_with_a_name_of_its_own(database: str) -> None:
+    model = ScriptedModel()
+    model.traits = ModelTraits(makes_titles=False, price=lambda usage: 1)
+    settings = load_settings(user_max_usd_per_day=1)
+    async with indelible.open(database, model="own", models={"own": model}, settings=settings) as app:
+        assert [model.id for model in await app.list_models()] == ["own", "demo"]
+
+
 @pytest.mark.may_log("user_max_usd_per_day does not limit")
 async def test_a_limit_in_dollars_that_does_not_hold_for_a_model_is_said_at_the_start(
     database: str, caplog: pytest.LogCaptureFixture

@@ -17,6 +17,7 @@ from indelible.files.sql_files import SqlFiles
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.service.budget import Budget
 from indelible.service.local import LocalService, ServiceDependencies
+from indelible.service.tool_results import FindWindow
 from indelible.store.accounts.sql_accounts import SqlAccounts
 from indelible.store.accounts.sql_shares import SqlShares
 from indelible.store.sql_store import SqlStore
@@ -40,6 +41,7 @@ class App(User):
         models: Sequence[str] = (),
         default_model: str | None = None,
         check_model: Callable[[str], None] | None = None,
+        find_window: FindWindow | None = None,
         tools: frozenset[str] = frozenset(),
         budget: Budget | None = None,
         stop_worker: Callable[[], None] | None = None,
@@ -65,6 +67,7 @@ class App(User):
             models=models,
             default_model=default_model,
             check_model=check_model,
+            find_window=find_window,
             tools=tools,
             budget=budget,
             files=files or SqlFiles(store.database, [DatabaseBytes(store.database)]),

@@ -127,6 +127,9 @@ async def open_app(
                     models=names,
                     default_model=settings.model,
                     check_model=check,
+                    find_window=partial(
+                        _find_window, own=model, models=models or {}, default=settings.model, catalog=catalog
+                    ),
                     tools=frozenset(map(name_of, tools)),
                     budget=Budget(
                         store.lists.usage,
@@ -303,10 +306,24 @@ def _find(
     default: str,
     in_catalog: Callable[[str], Model],
 ) -> Model:
+    found = _find_object(name, own=own, models=models, default=default)
+    return in_catalog(name or default) if found is None else found
+
+
+def _find_window(
+    name: str | None, *, own: str | Model | None, models: Mapping[str, Model], default: str, catalog: Catalog
+) -> int | None:
+    """The context window of a model, in tokens; None if it is unknown."""
+    found = _find_object(name, own=own, models=models, default=default)
+    return catalog.find_window(name or default) if found is None else found.context_limit
+
+
+def _find_object(
+    name: str | None, *, own: str | Model | None, models: Mapping[str, Model], default: str
+) -> Model | None:
     if name is None and own is not None and not isinstance(own, str):
         return own
-    wanted = name or default
-    return models[wanted] if wanted in models else in_catalog(wanted)
+    return models.get(name or default)
 
 
 def _publish(notifier: Notifier, outcome: Outcome, deleted: asyncio.Event) -> None:

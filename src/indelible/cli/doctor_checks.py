@@ -83,18 +83,10 @@ def check_models(settings: Settings) -> Iterator[Finding]:
             yield Finding("failed", "model", f"{name}: {failure.message}")
         else:
             yield Finding("ok", "model", f"{name} can be used." if name == "demo" else f"{name} has its key.")
-    unpriced = _list_unpriced(catalog) if settings.user_max_usd_per_day else []
+    unpriced = catalog.list_unpriced() if settings.user_max_usd_per_day else []
     if unpriced:
         names = ", ".join(unpriced)
         yield Finding("warning", "prices", f"user_max_usd_per_day does not limit {names}: {PRICES_UNKNOWN}")
-
-
-def _list_unpriced(catalog: Catalog) -> list[str]:
-    """None if a name is wrong: that is a finding of its own."""
-    try:
-        return catalog.list_unpriced()
-    except ModelFailed:
-        return []
 
 
 def check_login(settings: Settings) -> Iterator[Finding]:

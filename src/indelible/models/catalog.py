@@ -51,6 +51,7 @@ from indelible.settings import Settings
 if TYPE_CHECKING:
     from indelible.models.http.client import Http
     from indelible.models.http.http_model import WireFormat
+    from indelible.models.profile import Profile
     from indelible.models.providers.anthropic.response import AnthropicWire
     from indelible.models.providers.openai_chat.response import ChatWire
     from indelible.models.providers.openai_responses.response import ResponsesWire
@@ -84,7 +85,9 @@ PROVIDERS: Final[dict[str, Provider]] = {
 _SETTING_OF: Final = {"anthropic": "anthropic", "openai": "openai", "openai-chat": "openai"}
 """Providers with settings of their own: the prefix of `…_api_key`, `…_base_url` and of the variable `…_BASE_URL`."""
 
-PRICES_UNKNOWN: Final = "their prices are not known. Set them in the setting prices."
+PRICES_UNKNOWN: Final = (
+    "their prices are not known. Set them in the setting prices; a model of your own has its price in its traits."
+)
 _SOME_USAGE: Final = Usage(input_tokens=1000, output_tokens=1000)
 _BEFORE_ADDRESS: Final = re.compile(r"@(?=https?://)", re.IGNORECASE)
 """Where the name ends and the address begins. Model names may contain an `@`, too."""
@@ -204,20 +207,38 @@ class Catalog:
     def list_unpriced(self) -> list[str]:
         """The models of the settings whose price is not known, so that a limit in dollars does not hold for them.
 
-        It reads the price data, which takes a tenth of a second. The demo model costs nothing.
+        It reads the price data, which takes a tenth of a second. The demo model costs nothing, and neither does a name
+        that no model can have: it may be that of a model of the program's own.
         """
         return [name for name in self.list_names() if name != DEMO and not self._has_price(name)]
 
     def _has_price(self, name: str) -> bool:
-        from indelible.models.profile import find_profile  # noqa: PLC0415
-
         if self._find_own_price(name) is not None:
             return True
+        try:
+            price = self._find_profile(name).price
+        except ModelFailed:
+            return True
+        return price is not None and price(_SOME_USAGE) is not None
+
+    # --- what is known of a model, whether or not there is a key for it ---
+
+    def find_window(self, name: str) -> int | None:
+        """The model's context window in tokens; None if it is unknown. It reads the price data."""
+        if name == DEMO:
+            return DemoModel.context_limit
+        try:
+            return self._find_profile(name).context_limit
+        except ModelFailed:
+            return None
+
+    def _find_profile(self, name: str) -> Profile:
+        from indelible.models.profile import find_profile  # noqa: PLC0415
+
         _, provider_name, provider, given, model = _parse_name(name)
         address = self._read_own_address(provider_name, provider) if given is None else check_address(given)
         official = _read_origin(address) == _read_origin(provider.address)
-        price = find_profile(provider.wire, model, provider_id=provider.prices if official else None).price
-        return price is not None and price(_SOME_USAGE) is not None
+        return find_profile(provider.wire, model, provider_id=provider.prices if official else None)
 
     # --- addresses and keys ---
 

@@ -249,7 +249,7 @@ class ConversationService:
         """Resume the turn that waits for these results, with these settings. A message beside them joins the turn."""
         message = UserInput(blocks=to_blocks(blocks)) if blocks else None
         command = commands.ToolResults(call_ids=tuple(result.call_id for result in results))
-        cut = self.service._cut_results(results)
+        cut = await self.service.cut_results(chat_id, results)
         return await self._continue(chat_id, command, message, results=cut, patch=settings)
 
     async def _continue(

@@ -72,9 +72,10 @@ from indelible.service.results import (
     UpdatedChat,
 )
 from indelible.service.stop import Stop, describe_stop, wait_for_end
+from indelible.service.tool_results import FindWindow, cut_results
 from indelible.store.accounts.protocol import ShareStore
 from indelible.store.commands.idempotency import Request
-from indelible.store.limits import StoreLimits, check_payload
+from indelible.store.limits import StoreLimits
 from indelible.store.payloads import (
     C,
     ChatPatch,
@@ -87,7 +88,6 @@ from indelible.store.payloads import (
 )
 from indelible.store.protocol import ChatStore, Outcome
 from indelible.store.queries.listing import ChatFilter
-from indelible.tools.output import cut_text, limit_for, render_output
 
 T = TypeVar("T")
 
@@ -116,6 +116,7 @@ class ServiceDependencies:
     models: Sequence[str] = ()
     default_model: str | None = None
     check_model: Callable[[str], None] | None = None
+    find_window: FindWindow | None = None
     tools: frozenset[str] = frozenset()
     shares: ShareStore | None = None
     budget: Budget | None = None
@@ -333,13 +334,17 @@ class LocalService:
         self, chat_id: str, results: Sequence[ToolResult], *, turn: str | None = None
     ) -> Accepted:
         command = commands.ToolResults(call_ids=tuple(result.call_id for result in results), turn_id=turn)
-        return await self._accept(chat_id, command, self._cut_results(results))
+        return await self._accept(chat_id, command, await self.cut_results(chat_id, results))
 
-    def _cut_results(self, results: Sequence[ToolResult]) -> ToolResultsInput:
-        """The results of a client's tools, cut like those of any tool."""
-        rendered = [replace(result, output=render_output(result.output)) for result in results]
-        check_payload(ToolResultsInput(results=rendered), self._dependencies.limits)
-        return ToolResultsInput(results=[replace(result, output=_cut_output(result.output)) for result in rendered])
+    async def cut_results(self, chat_id: str, results: Sequence[ToolResult]) -> ToolResultsInput:
+        dependencies = self._dependencies
+        return await cut_results(
+            chat_id,
+            results,
+            store=self._store,
+            limits=dependencies.limits,
+            find_window=dependencies.find_window,
+        )
 
     # --- the queue ---
 
@@ -475,11 +480,6 @@ class LocalService:
                 return msgspec.json.decode(stored.body, type=result_type)  # it was made before the limit was reached
         async with self._access.explained(chat_id, user_id):
             return await perform_once(self._request, write, describe, result_type)
-
-
-def _cut_output(output: str) -> str:
-    """A client's result, cut like that of any tool (rule 1.3). The model's window is not known here."""
-    return cut_text(output, limit_for(None)).text
 
 
 def _to_patch(changes: ChatChanges) -> ChatPatch:

@@ -12,7 +12,7 @@ from tests.support.app_harness import AppHarness
 from tests.support.running_server import RunningServer, say, say_half
 from tests.support.waiting import deadline, poll_until
 
-from indelible.content import Usage
+from indelible.content import ToolResult, Usage
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step
 
@@ -90,6 +90,18 @@ async def test_a_named_chat_goes_on_with_its_own_history(harness: AppHarness) ->
     assert first.headers["x-indelible-chat"] == chat["id"]
     roles = [message["role"] for message in (await server.client.get_chat(chat["id"]))["messages"]]
     assert roles == ["user", "assistant", "user", "assistant", "tool", "assistant"]
+
+
+async def test_a_long_result_is_cut_to_what_its_model_can_take(harness: AppHarness) -> None:
+    model = ScriptedModel([CALL, say("Done.")], context_limit=100_000)
+    server = await harness.start_server(model)
+    async with open_openai(server, default_headers={"X-Indelible-Chat": "my talk"}) as client:
+        first = await client.chat.completions.create(model="scripted", messages=[user("Use it.")], tools=[ASK])
+        asked: Any = first.choices[0].message.model_dump(exclude_none=True)
+        result: Any = {"role": "tool", "tool_call_id": "call_1", "content": "x" * 200_000}
+        await client.chat.completions.create(model="scripted", messages=[user("Use it."), asked, result], tools=[ASK])
+    given = [block for entry in model.calls[1].messages for block in entry.blocks if isinstance(block, ToolResult)]
+    assert [100_000 - 3 <= len(result.output) <= 100_000 for result in given] == [True]
 
 
 async def test_tools_without_a_chat_are_brought_along_with_their_results(harness: AppHarness) -> None:

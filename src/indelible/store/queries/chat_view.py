@@ -62,7 +62,8 @@ def _spell_view(dialect: Dialect) -> str:
 @cache
 def _spell_chat_status(dialect: Dialect) -> str:
     return f"""
-        SELECT c.owner_id, c.seq, {spell_status(dialect, 2)} AS shown_status, t.id AS turn_id
+        SELECT c.owner_id, c.seq, {spell_status(dialect, 2)} AS shown_status, t.id AS turn_id,
+            COALESCE(t.model, c.model) AS model
         FROM chats AS c
         LEFT JOIN turns AS t ON t.chat_id = c.id AND t.ended_at IS NULL
         WHERE c.id = $1
@@ -116,12 +117,16 @@ class ChatView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The owner of a chat, its status, its open turn and its last event."""
+    """The owner of a chat, its status, its open turn and its last event.
+
+    `model` is the open turn's, or else the chat's; None means the setting.
+    """
 
     owner_id: str
     status: str
     turn_id: str | None
     seq: int
+    model: str | None
 
 
 class Answering(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,7 +199,13 @@ async def load_status(transaction: Transaction, chat_id: str, *, lease_timeout_s
     row = await transaction.one(*wanted) if is_id(chat_id) else None
     if row is None:
         raise ChatNotFound
-    return ChatStatus(owner_id=row["owner_id"], status=row["shown_status"], turn_id=row["turn_id"], seq=row["seq"])
+    return ChatStatus(
+        owner_id=row["owner_id"],
+        status=row["shown_status"],
+        turn_id=row["turn_id"],
+        seq=row["seq"],
+        model=row["model"] or None,
+    )
 
 
 async def load_path(
