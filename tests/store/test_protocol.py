@@ -156,6 +156,10 @@ KEPT_BY = {
         "It reads no message": "s102_reading_a_queue_reads_neither_messages_nor_the_running_reply",
     },
     "events": {"The events after": "a_view_and_the_events_after_its_cursor_are_everything_exactly_once"},
+    "answering": {
+        "The last turn that answers": "of_the_turns_that_answer_a_message_the_last_is_found_and_none_of_another_message",
+        "It is told with": "a_turn_that_waited_begins_again_with_every_result_and_with_nothing_else",
+    },
     "attempts": {
         "The attempts of a chat": "the_pages_together_are_all_attempts_of_the_chat_the_newest_first",
         "Attempts that left nothing": "what_was_tried_is_told_with_its_end_and_what_is_being_tried_without_one",

@@ -101,6 +101,13 @@ class TurnStart(NamedTuple):
         return position.seq
 
 
+class Queued(NamedTuple):
+    """The queue of a chat, at or after the chat's event `seq`."""
+
+    seq: int
+    items: list[tuple[TurnStart, list[Block]]]
+
+
 class ConversationService:
     """See the module header. Made for one request of a user.
 
@@ -277,6 +284,14 @@ class ConversationService:
         """Start a turn now, or after the one that runs."""
         return start_of(chat_id, await self._once.send(chat_id, blocks, if_busy=if_busy, model=model))
 
+    async def edit(self, chat_id: str, message_id: str, blocks: Sequence[Block], *, model: str | None) -> TurnStart:
+        """Start a turn that answers this message in place of another."""
+        return start_of(chat_id, await self._once.edit(chat_id, message_id, blocks, model=model))
+
+    async def regenerate(self, chat_id: str, message_id: str, *, model: str | None = None) -> TurnStart:
+        """Start a turn that answers a message anew."""
+        return start_of(chat_id, await self._once.regenerate(chat_id, message_id, model=model))
+
     # --- finding turns ---
 
     async def find_origin(self, chat_id: str, seq: int) -> ChatMessage:
@@ -318,13 +333,12 @@ class ConversationService:
             return start_at(chat_id, turn.starts[-1], turn.turn_id)
         return start_at(chat_id, turn.starts[0], turn.turn_id, len(turn.starts) - 1)
 
-    async def find_queued(self, chat_id: str, is_wanted: Callable[[Sequence[Block]], bool]) -> TurnStart | None:
-        """The start of the turn of a queued message, which has not begun."""
-        now = await self.get_status(chat_id)  # first: when the message enters history, readers have to learn it
-        for queued in (await self.service.list_queue(chat_id)).items:
-            if is_wanted(queued.blocks):
-                return start_at(chat_id, now.seq)._replace(queued=queued.id)
-        return None
+    async def list_queued(self, chat_id: str) -> Queued:
+        """The messages that wait, each with the start of its turn, which has not begun."""
+        now = await self.get_status(chat_id)  # first: when a message enters history, readers have to learn it
+        items = (await self.service.list_queue(chat_id)).items
+        start = start_at(chat_id, now.seq)
+        return Queued(now.seq, [(start._replace(queued=queued.id), queued.blocks) for queued in items])
 
     async def find_running(self, chat_id: str) -> TurnStart | None:
         """The start of the turn that runs; None if none does. It may have waited for results meanwhile."""

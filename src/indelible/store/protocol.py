@@ -299,7 +299,10 @@ class ChatStore(Protocol):
         """The events after number `after`, in order and without gaps."""
 
     async def answering(self, chat_id: str, message_id: str) -> Answering | None:
-        """The last turn that answers a user's message; None if no turn did."""
+        """The last turn that answers a user's message; None if no turn did.
+
+        It is told with the events at which it began, and at which it was resumed with results.
+        """
 
     async def attempts(
         self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50

@@ -61,7 +61,7 @@ from indelible.store.commands.labels import write_labels
 from indelible.store.database.address import parse_address
 from indelible.store.database.migrate import LEASE_TIMEOUT_S, upgrade_schema
 from indelible.store.database.open import open_database
-from indelible.store.database.transaction import Database, Transaction, Work, insert
+from indelible.store.database.transaction import Database, Transaction, Work, insert, insert_new
 from indelible.store.journal.append import Appended, JournalRow, append_group
 from indelible.store.journal.pack import sweep
 from indelible.store.limits import StoreLimits, check_payload
@@ -275,7 +275,11 @@ class SqlStore:
         if user_id is not None and loaded is not None and loaded.chat["owner_id"] != user_id:
             raise ChatNotFound
         if loaded is None and isinstance(command, Create):
-            return await self._create(transaction, chat_id, command, payload)
+            created = await self._create(transaction, chat_id, command, payload)
+            if created is not None:
+                return created
+            named: dict[str, Any] = {"chat_id": chat_id, "command": command, "payload": payload, "user_id": user_id}
+            return await self._decide_and_apply(transaction, **named)
         decision = decide(loaded.snapshot if loaded is not None else None, command)
         assert loaded is not None
         snapshot, chat, open_calls, now, vacant_s = loaded
@@ -301,7 +305,8 @@ class SqlStore:
 
     async def _create(
         self, transaction: Transaction, chat_id: str, command: Create, payload: Payload[Any] | None
-    ) -> Outcome:
+    ) -> Outcome | None:
+        """None if another transaction has just created the chat."""
         new = require(payload, NewChat)
         decision = decide(None, command)
         now = await transaction.now()
@@ -319,7 +324,8 @@ class SqlStore:
             "created_at": now,
             "updated_at": now,
         }
-        await insert(transaction, "chats", row)
+        if not await insert_new(transaction, "chats", row):
+            return None
         if new.labels:
             await write_labels(transaction, chat_id, new.owner_id, new.labels)
         if new.ephemeral:

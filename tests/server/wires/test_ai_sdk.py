@@ -206,8 +206,32 @@ async def test_two_requests_that_are_the_same_and_come_together_start_one_turn(h
     assert [read_ui_text(message) for message in await hook.load()] == ["Hi", "Hello.", "More", "There."]
 
 
+@pytest.mark.both_databases
+async def test_two_edits_or_regenerations_that_are_the_same_and_come_together_start_one_turn(
+    harness: AppHarness,
+) -> None:
+    model = ScriptedModel([say("Hello."), say("Edited."), say("Anew.")])
+    hook = Hook(await harness.start_server(model))
+    await hook.post(user("u1", "Hi"))
+    for number, trigger in enumerate(("submit-message", "regenerate-message"), 2):
+        more = {"messageId": "u1", "trigger": trigger}
+        first, *others = await asyncio.gather(*(hook.post(user("u1", "Hey"), **more) for _ in range(5)))
+        assert all(other == first for other in others)
+        assert len(model.calls) == number
+    assert [read_ui_text(message) for message in await hook.load()] == ["Hey", "Anew."]
+
+
+@pytest.mark.both_databases
+async def test_of_two_messages_that_begin_a_chat_together_none_is_refused(harness: AppHarness) -> None:
+    model = ScriptedModel([[*say("One.")], [*say("Two.")]])
+    hook = Hook(await harness.start_server(model))
+    await asyncio.gather(hook.post(user("u1", "Hi")), hook.post(user("u2", "Hey")))
+    shown = [message["id"] for message in await hook.load() if message["role"] == "user"]
+    assert sorted(shown) == ["u1", "u2"]
+
+
 async def test_a_message_that_waits_in_the_queue_is_not_sent_again(harness: AppHarness) -> None:
-    """The worker that would end the reply is frozen: the message that interrupts it waits."""
+    """The worker that would end the reply is frozen: the messages that interrupt it wait."""
     frozen = await harness.start_worker(ScriptedModel([say_half("One")]))
     server = await harness.start_server(worker=False, model="demo")
     hook = Hook(server)
@@ -219,9 +243,20 @@ async def test_a_message_that_waits_in_the_queue_is_not_sent_again(harness: AppH
     for _ in range(2):
         async with server.request("POST", "//ai-sdk/chat", json={"id": hook.name, "messages": shown}) as response:
             assert (await read_chunks(response, until="start"))[0]["messageId"].startswith("reply-queued_")
+    shown.append(user("u3", "Third"))
+    async with server.request("POST", "//ai-sdk/chat", json={"id": hook.name, "messages": shown}) as response:
+        await read_chunks(response, until="start")
     (chat,) = (await server.client.list_chats())["items"]
-    async with server.request("GET", f"/chats/{chat['id']}/queue") as response:
-        assert len((await response.json())["items"]) == 1
+    queue = f"/chats/{chat['id']}/queue"
+    async with server.request("GET", queue) as response:
+        items = (await response.json())["items"]
+    assert [[block["text"] for block in item["blocks"]] for item in items] == [["Other"], ["Third"]]
+    async with server.request("DELETE", f"{queue}/{items[1]['id']}") as response:
+        assert response.status == 204
+    async with server.request("POST", "//ai-sdk/chat", json={"id": hook.name, "messages": shown}) as response:
+        await read_chunks(response, until="start")
+    async with server.request("GET", queue) as response:
+        assert len((await response.json())["items"]) == 2, "what was taken out of the queue can be sent again"
 
 
 async def test_a_long_chat_is_shown_from_its_beginning_and_its_first_message_can_be_edited(

@@ -166,6 +166,12 @@ async def insert(transaction: Transaction, table: str, *rows: dict[str, Any]) ->
     await transaction.run(_spell_insert(table, tuple(rows[0]), len(rows)), *values)
 
 
+async def insert_new(transaction: Transaction, table: str, row: dict[str, Any]) -> bool:
+    """Insert a row, unless there is one with its key, also one of another transaction that is just being committed."""
+    statement = f"{_spell_insert(table, tuple(row), 1)} ON CONFLICT DO NOTHING"
+    return await transaction.run(statement, *row.values()) > 0
+
+
 async def update(transaction: Transaction, table: str, changes: dict[str, Any], /, **key: Any) -> int:
     """Update the rows with this key; returns how many there were."""
     return await transaction.run(_spell_update(table, tuple(changes), tuple(key)), *changes.values(), *key.values())

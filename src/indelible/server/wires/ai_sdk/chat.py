@@ -23,7 +23,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from indelible.content import ToolResult, encode
-from indelible.errors import Invalid
+from indelible.errors import Invalid, NotAllowed
 from indelible.server.dependencies import Reads, ReadyState, ServerState, State, Writes, answer_json
 from indelible.server.limits.feed_slots import WithSlot
 from indelible.server.wires.ai_sdk.messages import (
@@ -42,7 +42,7 @@ from indelible.server.wires.ai_sdk.projection import HEADERS, UiMessageProjectio
 from indelible.server.wires.content import divide
 from indelible.server.wires.requests import WireBody, read_body
 from indelible.server.wires.streaming import WireStream
-from indelible.service.conversations import PATH_AT_ONCE, ConversationService, TurnSettings, TurnStart, start_of
+from indelible.service.conversations import PATH_AT_ONCE, ConversationService, TurnSettings, TurnStart
 from indelible.service.local import LocalService
 from indelible.service.results import ChatMessage
 
@@ -128,29 +128,36 @@ async def _start(conversations: ConversationService, chat_id: str, body: ChatReq
     """Start the turn, or find the one that an earlier request started; returns where, and the message it answers."""
     last = body.given[-1] if body.given else {}
     if not await conversations.exists(chat_id):
-        return await _begin(conversations, chat_id, body)
+        try:
+            return await _begin(conversations, chat_id, body)
+        except NotAllowed:
+            pass  # another message has just begun it
     ui_id = get_ui_id(last)
-    queued = await conversations.find_queued(chat_id, lambda blocks: ui_id is not None and is_in(blocks, ui_id))
+    queue = await conversations.list_queued(chat_id)
     path = await conversations.list_path(chat_id)
-    if queued is not None and queued.queued is not None:
-        return queued, queued.queued
+    for waiting, blocks in queue.items:
+        if waiting.queued is not None and ui_id is not None and is_in(blocks, ui_id):
+            return waiting, waiting.queued
+    # Of two that are the same and come together, both find the chat at this event and neither finds the other's work.
+    named = await conversations.named(
+        str(queue.seq), chat_id, encode([body.trigger, body.messageId, ui_id, last]).decode()
+    )
     if body.trigger == "regenerate-message":
         ui_ids = (body.messageId, ui_id) if body.messageId or ui_id else (_last_asked(path),)
         asked = await _find(conversations, chat_id, path, *ui_ids)
         if asked is not None:
-            return await _regenerate(conversations, chat_id, asked, body, ui_id)
+            return await _regenerate(named, chat_id, asked, body, ui_id)
         if last.get("role") != "user":
             raise Invalid(f"messageId: this chat has no message {str(body.messageId)[:100]!r}.")
     elif last.get("role") == "assistant":
         return await _bring_outputs(conversations, chat_id, last, path)
     elif (edited := await _find(conversations, chat_id, path, body.messageId)) is not None:
-        return await _edit(conversations, chat_id, edited, body)
+        return await _edit(named, chat_id, edited, body)
     known = find_user_message(path, ui_id or "")
     if known is not None:
-        return await _join(conversations, chat_id, known)
-    blocks = [block for message in list_unsent(path, body.given) for block in read_user_blocks(message)]
-    # Of two that come together, both find this end of the path, and neither finds the other's message.
-    named = await conversations.named("send", chat_id, path[-1].id if path else "", encode(blocks).decode())
+        return await _join(named, chat_id, known)
+    unsent = list_unsent(path, [blocks for _, blocks in queue.items], body.given)
+    blocks = [block for message in unsent for block in read_user_blocks(message)]
     start = await named.interject(chat_id, blocks, if_busy="interrupt", model=body.model)
     asked_id = start.message_id or start.queued
     assert asked_id is not None
@@ -175,8 +182,8 @@ async def _edit(
     blocks = above + read_user_blocks(body.given[-1])
     if blocks == edited.blocks:
         return await _join(conversations, chat_id, edited)
-    accepted = await conversations.service.edit(chat_id, edited.id, blocks, model=body.model)
-    return start_of(chat_id, accepted), accepted.message or edited.id
+    start = await conversations.edit(chat_id, edited.id, blocks, model=body.model)
+    return start, start.message_id or edited.id
 
 
 async def _regenerate(
@@ -185,10 +192,10 @@ async def _regenerate(
     """Answer a message of the hook anew. What was stored together with it, below it, the hook shows no more."""
     _, kept = split_user(asked, ui_id)
     if kept == asked.blocks:
-        accepted = await conversations.service.regenerate(chat_id, asked.id, model=body.model)
+        start = await conversations.regenerate(chat_id, asked.id, model=body.model)
     else:
-        accepted = await conversations.service.edit(chat_id, asked.id, kept, model=body.model)
-    return start_of(chat_id, accepted), accepted.message or asked.id
+        start = await conversations.edit(chat_id, asked.id, kept, model=body.model)
+    return start, start.message_id or asked.id
 
 
 async def _bring_outputs(
@@ -214,7 +221,7 @@ async def _join(conversations: ConversationService, chat_id: str, known: ChatMes
     """The message is here already: the request was repeated, and gets the same reply, at the same price."""
     answering = await conversations.find_answering(chat_id, known.id)
     if answering is None:  # it came in another way, and was never answered here
-        answering = start_of(chat_id, await conversations.service.regenerate(chat_id, known.id))
+        answering = await conversations.regenerate(chat_id, known.id)
     return answering, known.id
 
 

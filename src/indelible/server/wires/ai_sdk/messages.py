@@ -77,24 +77,27 @@ def find_user_message(path: Sequence[ChatMessage], ui_id: str) -> ChatMessage | 
     return next((each for each in reversed(asked) if each.id == named or is_in(each.blocks, named)), None)
 
 
-def list_unsent(path: Sequence[ChatMessage], given: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def list_unsent(
+    path: Sequence[ChatMessage], queue: Sequence[list[Block]], given: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """The messages of the user that the hook shows and the chat does not have: those after the last that both have.
 
-    What the assistant says among them is the hook's own invention. If both have nothing in common, and the chat is not
-    empty, the hook has given its messages other ids, and only the last one is new for certain.
+    The chat has what waits in its queue, too. What the assistant says is the hook's own invention. If both have nothing
+    in common, and the chat is not empty, the hook has given its messages other ids, and only the last one is new for
+    certain.
     """
-    known = [at for at, message in enumerate(given) if _is_known(path, message)]
+    known = [at for at, message in enumerate(given) if _is_known(path, queue, message)]
     after = known[-1] + 1 if known else len(given) - 1 if any(message.role == "user" for message in path) else 0
     return [message for message in given[after:] if message.get("role") == "user"]
 
 
-def _is_known(path: Sequence[ChatMessage], ui_message: dict[str, Any]) -> bool:
+def _is_known(path: Sequence[ChatMessage], queue: Sequence[list[Block]], ui_message: dict[str, Any]) -> bool:
     """Whether the chat has it. A reply with a name of ours proves that the server had what is above it."""
     ui_id = get_ui_id(ui_message)
     if ui_id is None:
         return False
     is_our_reply = ui_message.get("role") == "assistant" and ui_id.startswith(_REPLY)
-    return is_our_reply or find_user_message(path, ui_id) is not None
+    return is_our_reply or find_user_message(path, ui_id) is not None or any(is_in(blocks, ui_id) for blocks in queue)
 
 
 # --- reading ---
