@@ -10,7 +10,7 @@ import gc
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -21,7 +21,9 @@ from tests.support.app_harness import AppHarness
 from tests.support.waiting import DEADLINE_S, deadline, wait_for_task
 
 import indelible
+from indelible.concurrency.readings import until_process_ends
 from indelible.errors import Shutdown
+from indelible.machine.events import FeedEvent
 from indelible.testing import ScriptedModel, parts
 
 LEAVES = """
@@ -246,6 +248,38 @@ async def test_feeds_end_by_the_signal_that_ends_a_program_and_by_no_other(datab
     assert kinds[0] == "snapshot"
 
 
+@pytest.mark.parametrize("is_called", [True, False], ids=["that calls the one before", "that is put back"])
+async def test_between_two_feeds_a_program_may_change_its_handler(is_called: bool) -> None:
+    heard: list[str] = []
+
+    async def wait_forever() -> AsyncGenerator[None, None]:
+        await asyncio.Event().wait()
+        yield
+
+    def handle(name: str, before: Any = None) -> Any:
+        def handler(number: int, frame: FrameType | None) -> None:
+            heard.append(name)
+            if before is not None:
+                before(number, frame)
+
+        return handler
+
+    first = handle("first")
+    with handling([], signal.SIGTERM):
+        signal.signal(signal.SIGTERM, first)
+        with until_process_ends(wait_forever()):
+            chained = signal.getsignal(signal.SIGTERM)
+            signal.signal(signal.SIGTERM, handle("second", chained if is_called else None))
+            with until_process_ends(wait_forever()):
+                if is_called:
+                    signal.raise_signal(signal.SIGTERM)
+            signal.signal(signal.SIGTERM, chained)
+            if not is_called:
+                signal.raise_signal(signal.SIGTERM)
+        assert heard == (["second", "first"] if is_called else ["first"])
+        assert signal.getsignal(signal.SIGTERM) is first
+
+
 async def test_a_task_that_is_cancelled_while_its_feed_is_told_to_end_is_cancelled(database: str) -> None:
     with handling([], signal.SIGTERM):
         async with indelible.open(database, model="demo") as app:
@@ -263,6 +297,38 @@ async def test_a_task_that_is_cancelled_while_its_feed_is_told_to_end_is_cancell
             asyncio.get_running_loop().call_soon(task.cancel)
             with pytest.raises(asyncio.CancelledError):
                 await task
+
+
+async def test_a_task_that_was_given_its_feed_reads_on_until_the_app_is_closed(database: str) -> None:
+    joined = asyncio.Event()
+
+    async def read(events: AsyncGenerator[FeedEvent, None]) -> list[str]:
+        kinds: list[str] = []
+        async for event in events:
+            kinds.append(event.kind)
+            joined.set()
+        return kinds
+
+    async with indelible.open(database, model="demo") as app:
+        task = asyncio.create_task(read((await app.create_chat()).events()))
+        await joined.wait()
+        unread = asyncio.create_task(read(app.events()))
+    await wait_for_task(task, what="the reader")
+    assert task.result() == ["snapshot", "end"]
+    await wait_for_task(unread, what="the reader of the list")
+    assert unread.result()[-1] == "end"
+
+
+async def test_a_feed_whose_every_event_is_awaited_in_a_task_of_its_own_does_not_keep_an_app_open(
+    database: str,
+) -> None:
+    async with indelible.open(database, model="demo") as app:
+        events = (await app.create_chat()).events()
+        assert (await asyncio.create_task(anext(events))).kind == "snapshot"
+        waiting = asyncio.create_task(anext(events))
+        await asyncio.sleep(0)
+    await wait_for_task(waiting, what="the next event")
+    assert waiting.result().kind == "end"
 
 
 async def test_a_task_in_the_middle_of_a_reply_learns_that_its_app_was_closed(database: str) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import io
 import struct
+import sys
 import threading
+import warnings
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -32,6 +35,24 @@ def claim(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
     )
+
+
+@pytest.fixture
+def switching_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("switching_often")
+async def test_pictures_that_are_read_at_once_leave_the_warnings_of_the_program_alone() -> None:
+    data = draw("JPEG", (64, 64))
+    long = data[:2] + b"\xff\xe5\x00\x08abcdef" * 6000 + data[2:]
+    before = list(warnings.filters)
+    for _ in range(5):
+        assert await asyncio.gather(*[find_size("image/jpeg", long) for _ in range(8)]) == [Size(64, 64)] * 8
+        assert list(warnings.filters) == before
 
 
 @pytest.mark.parametrize("media_type", FORMATS)

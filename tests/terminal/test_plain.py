@@ -8,12 +8,15 @@ import io
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.support.waiting import poll_until
 
 from indelible.app.app import App
+from indelible.app.chat import Chat
+from indelible.clock import SystemClock
 from indelible.content import Part
 from indelible.errors import Invalid, ModelFailed
 from indelible.models.protocol import Call, Model
@@ -73,12 +76,37 @@ async def test_a_resumed_chat_writes_the_whole_of_a_reply_that_was_left(open_cha
     out = io.StringIO()
 
     async def continue_when_read(_call: Call) -> AsyncIterator[Part]:
-        await poll_until(lambda: out.getvalue() == "Half")  # a reply that has ended by then would not be written
+        await poll_until(lambda: out.getvalue() == "Half")
         yield parts.text_delta("1", " and half.")
         yield parts.finish()
 
     model = ScriptedModel([continue_when_read])
     assert await filter_lines(open_chats(model), [], resume=True, out=out) == ("Half and half.\n\n", "", False)
+
+
+async def test_a_resumed_chat_writes_a_reply_that_was_left_and_has_ended_before_anybody_looks(
+    open_chats: OpenApp,
+) -> None:
+    async with open_chats(ScriptedModel([[parts.text_delta("1", "Half"), parts.hang()]])) as app:
+        chat = await app.create_chat()
+        async for part in chat.send("first"):
+            if part.text:
+                break
+    started_at, out = SystemClock().now(), io.StringIO()
+    async with open_chats(ScriptedModel([[parts.text_delta("1", " and half."), parts.finish()]])) as app:
+        chat = await app.chat(chat.id)
+        await poll_until(partial(is_idle, chat))
+        await PlainChat(app, out=out, errors=out, clock=app.clock, started_at=started_at).run(chat, read_nothing())
+    assert out.getvalue() == "Half and half.\n\n"
+
+
+async def is_idle(chat: Chat) -> bool:
+    return await chat.status() == "idle"
+
+
+async def read_nothing() -> AsyncIterator[str]:
+    return
+    yield
 
 
 async def test_the_demo_tools_are_called_and_answer(open_chats: OpenApp) -> None:

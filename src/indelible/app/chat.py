@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import msgspec
 from indelible.app.archive import write_archive
 from indelible.app.pages import collect_pages
 from indelible.app.reply import Reply
-from indelible.concurrency.readings import until_process_ends
+from indelible.concurrency.readings import Reading, until_process_ends
 from indelible.content import ToolResult, ToolSpec
 from indelible.machine.events import FeedEvent, MessageTree
 from indelible.recording.storage.protocol import RunSummary, RunTree
@@ -128,9 +129,10 @@ class Chat:
 
         It ends when the process is told to end (SIGTERM).
         """
-        return self._service.readings.add(self._read_events(after))
+        return self._service.readings.add(partial(self._read_events, after))
 
-    async def _read_events(self, after: str | None) -> AsyncGenerator[FeedEvent, None]:
+    async def _read_events(self, after: str | None, reading: Reading) -> AsyncGenerator[FeedEvent, None]:
+        reading.begin()
         async with self._service.open_events(self.id, after=after) as events:
             with until_process_ends(events) as endless:
                 async for event in endless:

@@ -29,6 +29,7 @@ from typing import Any, Literal, Self, cast
 
 import msgspec
 
+from indelible.concurrency.readings import Reading
 from indelible.content import Part, TextDelta, Usage
 from indelible.content.blocks import text_of
 from indelible.errors import FailureKind, ModelFailed, NotFound, Shutdown
@@ -128,7 +129,7 @@ class Reply:
     def __aiter__(self) -> AsyncIterator[Part]:
         if self._reading is not None and self._reading.ag_running:
             raise RuntimeError("This reply is being read already. Use chat.events(after=…) for a second reader.")
-        self._reading = cast("AsyncGeneratorType[Part, None]", self._service.readings.add(self._read()))
+        self._reading = cast("AsyncGeneratorType[Part, None]", self._service.readings.add(self._read))
         return self._reading
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -172,7 +173,8 @@ class Reply:
             pass
         return self
 
-    async def _read(self) -> AsyncGenerator[Part, None]:
+    async def _read(self, reading: Reading) -> AsyncGenerator[Part, None]:
+        reading.begin()
         if self._cursor is None:
             begun = await self.begin()
             self._current_turn = begun.turn

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from indelible.app.archive import read_archive
 from indelible.app.chat import Chat
 from indelible.app.pages import collect_pages
-from indelible.concurrency.readings import until_process_ends
+from indelible.concurrency.readings import Reading, until_process_ends
 from indelible.content import ToolSpec
 from indelible.files.protocol import StoredFile
 from indelible.machine.events import FeedEvent
@@ -102,9 +103,12 @@ class User:
 
         It ends when the process is told to end (SIGTERM).
         """
-        return self._service.readings.add(self._read_events(chat_id, after))
+        return self._service.readings.add(partial(self._read_events, chat_id, after))
 
-    async def _read_events(self, chat_id: str | None, after: str | None) -> AsyncGenerator[FeedEvent, None]:
+    async def _read_events(
+        self, chat_id: str | None, after: str | None, reading: Reading
+    ) -> AsyncGenerator[FeedEvent, None]:
+        reading.begin()
         async with self._service.lists.open_tab(chat_id, after=after) as events:
             with until_process_ends(events) as endless:
                 async for event in endless:

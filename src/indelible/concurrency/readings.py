@@ -22,33 +22,51 @@ import signal
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
-from typing import Any, Final, Generic, Self, TypeVar
+from types import AsyncGeneratorType, FrameType
+from typing import Any, Final, Generic, Self, TypeVar, cast
 from weakref import WeakKeyDictionary, ref
 
 T = TypeVar("T")
 
 
+class Reading:
+    """Who reads a generator: it notes that as it begins, since whoever asks for it may give it to another task."""
+
+    def __init__(self) -> None:
+        self._task: ref[asyncio.Task[Any]] | None = None
+
+    def begin(self) -> None:
+        """In the task that reads."""
+        task = asyncio.current_task()
+        self._task = None if task is None else ref(task)
+
+    def is_left(self) -> bool:
+        """Whether it was begun by this task, or by one that has ended."""
+        if self._task is None:
+            return False
+        task = self._task()
+        return task is None or task is asyncio.current_task() or task.done()
+
+
 class Readings:
-    """The open generators of one app or client, and the tasks that read them."""
+    """The open generators of one app or client, and who reads them."""
 
     def __init__(self) -> None:
         # A task may hold its generator, so only weak references to it keep neither alive.
-        self._open: WeakKeyDictionary[AsyncGenerator[Any, None], ref[asyncio.Task[Any]] | None] = WeakKeyDictionary()
+        self._open: WeakKeyDictionary[AsyncGenerator[Any, None], Reading] = WeakKeyDictionary()
 
-    def add(self, reading: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-        """Of the task that calls this."""
-        task = None if asyncio._get_running_loop() is None else asyncio.current_task()
-        self._open[reading] = None if task is None else ref(task)
-        return reading
+    def add(self, read: Callable[[Reading], AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+        """The generator that this makes. It calls `begin` first."""
+        reading = Reading()
+        generator = read(reading)
+        self._open[generator] = reading
+        return generator
 
     async def aclose(self) -> None:
-        """Close those that were left: by this task, or by one that has ended."""
-        here = asyncio.current_task()
-        for reading, found in list(self._open.items()):
-            task = None if found is None else found()
-            if task is None or task is here or task.done():
-                await reading.aclose()
+        """Close those that were left. One that waits for its next item has a reader, whoever began it."""
+        for generator, reading in list(self._open.items()):
+            if reading.is_left() and not cast("AsyncGeneratorType[Any, None]", generator).ag_running:
+                await generator.aclose()
 
 
 class Endless(Generic[T]):
@@ -112,14 +130,23 @@ def until_process_ends(items: AsyncIterator[T]) -> Iterator[Endless[T]]:
 # --- signals -------------------------------------------------------------------------------
 
 _endless: Final[set[Endless[Any]]] = set()
-_chained: Final[dict[int, Callable[[int, FrameType | None], Any]]] = {}
-"""The program's own handlers, by signal."""
+_Handler = Callable[[int, FrameType | None], Any]
 
 
-def _end_feeds(number: int, frame: FrameType | None) -> None:
-    for endless in list(_endless):
-        endless.end_soon()
-    _chained[number](number, frame)
+class _EndsFeeds:
+    """The handler of a signal that ends the feeds, and then does what the handler before it would.
+
+    A program may put a handler of its own over this one, which calls it or puts it back, while another feed is opened.
+    So each has one handler before it, for ever.
+    """
+
+    def __init__(self, before: _Handler) -> None:
+        self.before = before
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        for endless in list(_endless):
+            endless.end_soon()
+        self.before(number, frame)
 
 
 def _chain_handlers() -> None:
@@ -127,12 +154,11 @@ def _chain_handlers() -> None:
     if threading.current_thread() is not threading.main_thread():
         return
     for number, handler in _find_handlers():
-        if handler is not _end_feeds:
-            _chained[number] = handler
-            signal.signal(number, _end_feeds)
+        if not isinstance(handler, _EndsFeeds):
+            signal.signal(number, _EndsFeeds(handler))
 
 
-def _find_handlers() -> Iterator[tuple[int, Callable[[int, FrameType | None], Any]]]:
+def _find_handlers() -> Iterator[tuple[int, _Handler]]:
     """What the program has for being told to end."""
     handler = signal.getsignal(signal.SIGTERM)
     if callable(handler):
@@ -148,7 +174,7 @@ def _is_of_asyncio(handler: Callable[..., Any]) -> bool:
 
 def _restore_handlers() -> None:
     if threading.current_thread() is threading.main_thread():
-        for number, handler in list(_chained.items()):
-            if signal.getsignal(number) is _end_feeds:  # else somebody has it who may put it back, and call it
-                signal.signal(number, handler)
-                del _chained[number]
+        for number in (signal.SIGTERM, signal.SIGINT):
+            handler = signal.getsignal(number)
+            if isinstance(handler, _EndsFeeds):  # else somebody has it who may put it back, and call it
+                signal.signal(number, handler.before)

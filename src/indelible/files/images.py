@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import warnings
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -122,9 +121,12 @@ def _decode_and_shrink(media_type: str, data: bytes, pixels: int, *, quality: in
 def _open(media_type: str, data: bytes) -> Any:
     from PIL import Image  # noqa: PLC0415  (the import takes as long as the start of the rest of a command)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about sizes; `_is_bearable` decides
-        return Image.open(io.BytesIO(data), formats=[FORMATS[media_type]])
+    Image.preinit()
+    if FORMATS[media_type] not in Image.OPEN:
+        Image.init()
+    # Not Image.open: it warns of sizes, which `_is_bearable` judges, and no thread can silence its own warnings alone.
+    decode, _ = Image.OPEN[FORMATS[media_type]]
+    return decode(io.BytesIO(data), "")
 
 
 def _is_bearable(image: Any, max_pixels: int) -> bool:

@@ -83,6 +83,7 @@ def open_chat(
     `lines` each line of a pipe is a message; otherwise all of it is one.
     """
     source = sys.stdin or Path(os.devnull).open()  # noqa: SIM115  (closed by whoever started us)
+    started_at = clock.now()
     in_terminal = not plain and source.isatty() and sys.stdout.isatty()
 
     async def run() -> int:
@@ -91,7 +92,9 @@ def open_chat(
             if in_terminal:
                 await _run_in_terminal(user, chat, where=where, clock=clock, setup=setup)
                 return 0
-            filtered = PlainChat(user, out=sys.stdout, errors=sys.stderr, clock=clock, setup=setup)
+            filtered = PlainChat(
+                user, out=sys.stdout, errors=sys.stderr, clock=clock, setup=setup, started_at=started_at
+            )
             read = read_lines if lines or source.isatty() else read_all
             await filtered.run(chat, read(source))
             return int(filtered.failed)

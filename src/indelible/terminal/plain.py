@@ -5,8 +5,8 @@ one (`read_all` or `read_lines`). The reply is written as it arrives, as plain m
 brackets; thinking is left out. What is not part of a reply goes to standard error. `echo "roll a die" | indelible chat`
 is a whole session, and its exit status is 0, or 1 if a reply failed.
 
-A chat that is resumed while a reply runs, or after a crash has interrupted one, writes that reply first, all of it.
-Earlier messages are not written again.
+A chat that is resumed while a reply runs, or after a crash has interrupted one, writes that reply first, all of it. The
+worker starts with the program, so it may have ended by then. Earlier messages are not written again.
 
 Lines are read in the event loop, so that the worker keeps running during a slow pipe, and SIGTERM does not have to
 wait for the next line.
@@ -21,6 +21,7 @@ import codecs
 import os
 import sys
 from collections.abc import AsyncIterable, AsyncIterator
+from datetime import datetime
 from typing import Final, TextIO
 
 from indelible.app.chat import Chat
@@ -37,12 +38,20 @@ MAX_INPUT_BYTES: Final = 16_000_000
 
 
 class PlainChat:
-    """One session. `failed` is true if any reply failed."""
+    """One session, of a program that was started at `started_at`. `failed` is true if any reply failed."""
 
     def __init__(
-        self, user: User, *, out: TextIO, errors: TextIO, clock: Clock, setup: ChatSetup | None = None
+        self,
+        user: User,
+        *,
+        out: TextIO,
+        errors: TextIO,
+        clock: Clock,
+        setup: ChatSetup | None = None,
+        started_at: datetime | None = None,
     ) -> None:
         self.failed = False
+        self._started_at = started_at or clock.now()
         self._user = user
         self._clock = clock
         self._setup = setup or ChatSetup()
@@ -60,9 +69,9 @@ class PlainChat:
 
     async def _resume(self, chat: Chat) -> None:
         now = await chat.details()
-        is_running = now.status in BUSY
-        self._view = FeedView(chat, clock=self._clock, after=None if is_running else now.cursor, shown_turns=1)
-        if is_running:
+        is_new = now.status in BUSY or any(message.created_at >= self._started_at for message in now.messages)
+        self._view = FeedView(chat, clock=self._clock, after=None if is_new else now.cursor, shown_turns=1)
+        if is_new:
             await self._write(self._view)
 
     async def _reply(self, text: str) -> None:
