@@ -411,6 +411,37 @@ async def test_pipelined_requests_with_large_heads_wait_in_smaller_number(harnes
             assert (await connection.read_answer())[0] == 200
 
 
+async def test_a_body_of_blank_lines_costs_no_more_than_another_of_its_size(
+    harness: AppHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces = 0
+
+    def count(self: LimitedConnection, data: bytes) -> None:
+        nonlocal pieces
+        pieces += 1
+        parse(self, data)
+
+    parse = LimitedConnection._parse
+    monkeypatch.setattr(LimitedConnection, "_parse", count)
+    server = await harness.start_server(worker=False)
+    head = b"POST /api/v1/files?name=rain.txt HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with connect(server) as connection:
+        connection.send(head + b"%x\r\n" % MEGABYTE + b"\r\n\r\n" * (MEGABYTE // 4) + b"\r\n0\r\n\r\n")
+        assert (await connection.read_answer())[0] == 201
+    assert pieces < 5000
+
+
+async def test_what_comes_with_the_end_of_a_body_in_chunks_waits_in_a_bounded_number(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False)
+    chat = await server.client.create_chat(title="Rain")
+    small = b"GET / HTTP/1.1\r\n\r\n"
+    async with connect(server) as connection:
+        connection.send(follow_feed(chat["id"]) + CHUNKED + b"\r\n" + small * MANY)
+        await server.wait_for_readers(1)
+        await poll_until(lambda: find_waiting(server).flow.read_paused, what="a pause")
+        assert MAX_WAITING <= len(find_waiting(server).pipeline) <= MAX_WAITING + 1024 // len(small) + 2
+
+
 async def test_a_feed_before_a_pipelined_request_ends_with_its_connection(
     harness: AppHarness, caplog: pytest.LogCaptureFixture
 ) -> None:

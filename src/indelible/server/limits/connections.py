@@ -53,6 +53,8 @@ _LOG_INTERVAL_S: Final = 60.0
 MAX_WAITING: Final = 16
 """How many requests of a connection wait for the one before them, or fewer, if they are as large as a head may be."""
 _LINGER_S: Final = 10.0
+_CHUNKS_BYTES: Final = 1024
+"""So much of a body in chunks is parsed at once: its end can be at every blank line, and it may be full of them."""
 _BLANK_LINE: Final = b"\r\n\r\n"
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD"})  # or with one that is parsed as if it came in chunks
 
@@ -219,8 +221,9 @@ class LimitedConnection(HttpToolsProtocol):
             start = self._parsed_bytes
             if self._body_left_bytes:
                 end = start + self._body_left_bytes
-            else:  # every head ends with a blank line, and so does a body in chunks
-                found = received.find(_BLANK_LINE, max(0, start - len(_BLANK_LINE) + 1))
+            else:  # every head ends with a blank line, and so does a body in chunks, which may have many of its own
+                skipped = _CHUNKS_BYTES if self._is_in_body else 1 - len(_BLANK_LINE)
+                found = received.find(_BLANK_LINE, max(0, start + skipped))
                 end = len(received) if found < 0 else found + len(_BLANK_LINE)
             self._parsed_bytes = min(end, len(received))
             self._parse(received[start : self._parsed_bytes])
@@ -228,7 +231,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._parsed_bytes = len(self._received)
 
     def _parse(self, data: bytes) -> None:
-        """At most the end of one head, or of one body."""
+        """At most the end of one head, or of one body; after a body in chunks, heads of `_CHUNKS_BYTES` too."""
         if self._is_in_body:
             self._overhead_bytes += len(data)
         else:
