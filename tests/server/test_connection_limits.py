@@ -6,6 +6,7 @@ Everything here comes before the token: whoever reaches the port can do it.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import signal
 from collections.abc import AsyncIterator, Callable
@@ -17,6 +18,7 @@ from tests.support.app_harness import AppHarness
 from tests.support.commands import start_interpreter
 from tests.support.running_server import RunningServer
 from tests.support.waiting import deadline, poll_until
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from indelible.server.limits import connections
 from indelible.server.limits.connections import MAX_WAITING, LimitedConnection, name_network
@@ -356,6 +358,21 @@ async def test_a_client_that_neither_goes_on_nor_leaves_after_a_refusal_is_cut(
         connection.send(START + b"Content-Length: 5000000\r\n\r\n{")
         assert (await connection.read_answer())[0] == 401
         await wait_for_connections(server, lambda count: count == 0)
+
+
+async def test_a_request_that_is_over_is_not_kept_until_the_collector_runs(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False)
+    async with connect(server) as connection:
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(50):
+                connection.send(ASK)
+                assert (await connection.read_answer())[0] == 200
+            kept = sum(isinstance(each, RequestResponseCycle) for each in gc.get_objects())
+        finally:
+            gc.enable()
+    assert kept < 5
 
 
 # --- requests that are sent too early ---
