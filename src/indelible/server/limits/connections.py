@@ -174,6 +174,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._body_left_bytes = 0  # of a body whose length is known
         self._waiting_bytes = 0  # of the requests that wait
         self._discarded_bytes: int | None = None  # since it lingers
+        self._is_leaving = False
 
     # --- called by the event loop ---
 
@@ -245,6 +246,11 @@ class LimitedConnection(HttpToolsProtocol):
         elif self._is_in_body and self._overhead_bytes > limit_bytes:
             self._refuse(make_problem(431, "too_large", "The request's trailer is too large.", headers=_CLOSE))
 
+    def shutdown(self) -> None:
+        """Close after the response: a process that leaves does not linger."""
+        self._is_leaving = True
+        super().shutdown()
+
     # --- called by the parser, and at the end of a response ---
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -299,7 +305,7 @@ class LimitedConnection(HttpToolsProtocol):
 
     def begin_to_linger(self) -> bool:
         """At the end of a response: False if the connection can be closed at once, since the client has sent all."""
-        if not self._is_in_body or self._is_refused or self._discarded_bytes is not None:
+        if not self._is_in_body or self._is_refused or self._is_leaving or self._discarded_bytes is not None:
             return False
         self._discarded_bytes = 0
         self._received = b""
