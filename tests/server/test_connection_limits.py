@@ -361,18 +361,18 @@ async def test_a_client_that_neither_goes_on_nor_leaves_after_a_refusal_is_cut(
 
 
 async def test_a_process_that_leaves_waits_for_no_client_that_was_refused(database: str) -> None:
-    async with serve_app(database, "demo", worker=False, import_max_bytes=1000) as server:
-        async with connect(server) as before, connect(server) as after:
-            head = b"POST /api/v1/chats/import HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            before.send(head + b"Content-Length: 9000000\r\n\r\n{")
-            assert (await before.read_answer())[0] == 413
-            after.send(head + b"Transfer-Encoding: chunked\r\n\r\nfff\r\n{")
-            await poll_until(lambda: bool(server.process.server_state.tasks), what="a request")
-            server.process.shut_down()
-            await before.wait_for_close()
-            after.send(b" " * 1000)
-            assert (await after.read_answer())[0] == 413
-            await wait_for_connections(server, lambda count: count == 0)
+    serving = serve_app(database, "demo", worker=False, import_max_bytes=1000)
+    async with serving as server, connect(server) as before, connect(server) as after:
+        head = b"POST /api/v1/chats/import HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        before.send(head + b"Content-Length: 9000000\r\n\r\n{")
+        assert (await before.read_answer())[0] == 413
+        after.send(head + b"Transfer-Encoding: chunked\r\n\r\nfff\r\n{")
+        await poll_until(lambda: bool(server.process.server_state.tasks), what="a request")
+        server.process.shut_down()
+        await before.wait_for_close()
+        after.send(b" " * 1000)
+        assert (await after.read_answer())[0] == 413
+        await wait_for_connections(server, lambda count: count == 0)
 
 
 async def test_a_request_that_is_over_is_not_kept_until_the_collector_runs(harness: AppHarness) -> None:
