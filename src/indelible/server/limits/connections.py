@@ -366,7 +366,10 @@ class _LingeringTransport(GatheringTransport):
         else:
             self._flush()
             self._is_lingering = True
-            self._transport.write_eof()
+            try:
+                self._transport.write_eof()
+            except OSError:  # the client has left just now
+                self._transport.abort()
 
 
 class _Flow(FlowControl):
