@@ -23,7 +23,7 @@ import indelible
 from indelible.models.http.sse import SseDecoder
 from indelible.server.app import Server
 from indelible.server.process import Process
-from indelible.settings import Settings, load_settings
+from indelible.settings import load_settings
 from indelible.store.database.sqlite.file_lock import DatabaseInUse
 from indelible.testing import ScriptedModel, ScriptEnded
 
@@ -259,7 +259,7 @@ async def test_a_signal_before_the_start_is_over_ends_the_server_in_the_same_ord
         begun.append((server.server_state.is_ready, any(each.is_serving() for each in process.servers)))
 
     monkeypatch.setattr(Process, "_drain", drain)
-    server = Server(Settings(database=database, port=0), worker=False)
+    server = Server(load_settings(database=database, port=0), worker=False)
     process = Process(server, on_ready=lambda _url: None)
     process._receive_signal(signal.SIGTERM)
     async with deadline():

@@ -52,7 +52,7 @@ _OTHER_FILES: Final = 100
 _LOG_INTERVAL_S: Final = 60.0
 MAX_WAITING: Final = 16
 """How many requests of a connection wait for the one before them, or fewer, if they are as large as a head may be."""
-_LINGER_S: Final = 10.0
+_LINGER_S: Final = 30.0
 _CHUNKS_BYTES: Final = 1024
 """So much of a body in chunks is parsed at once: its end can be at every blank line, and it may be full of them."""
 _BLANK_LINE: Final = b"\r\n\r\n"
