@@ -105,8 +105,8 @@ def test_a_link_on_demand_logs_the_first_admin_in_once_at_the_server_that_runs()
     assert elsewhere.startswith("https://chats.example/chat/login#token=idt_")
     settled = run_indelible("login-link", INDELIBLE_HOST="0.0.0.0", INDELIBLE_BASE_PATH="chat").stdout  # noqa: S104
     assert settled.startswith("http://127.0.0.1:8000/chat/login#token=idt_")
-    for options in (("--url", "chats.example"), ("--url", "https://chats.example/?x=1")):
-        assert run_indelible("login-link", *options).returncode == 2
+    for wrong in ("chats.example", "https://chats.example/?x=1", "https://a b", "https://chats.example:99999"):
+        assert run_indelible("login-link", "--url", wrong).returncode == 2
     assert "--url" in run_indelible("login-link", INDELIBLE_PORT="0").stderr
 
 

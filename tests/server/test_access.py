@@ -156,6 +156,28 @@ async def test_no_answer_leads_to_a_host_that_a_client_made_up(harness: AppHarne
                     assert "evil" not in response.headers.get("Location", ""), (method, path)
 
 
+@pytest.mark.parametrize("base_path", ["", "/chat"])
+async def test_a_slash_at_the_end_leads_to_the_same_place_by_its_path_alone(
+    harness: AppHarness, base_path: str
+) -> None:
+    server = await harness.start_server(worker=False, base_path=base_path)
+    for path, place in (
+        ("/docs/?a=%0D", "/docs?a=%0D"),
+        ("/login///", "/login"),
+        ("/web", "/web/"),
+        ("/api/v1/chats/?limit=1", "/api/v1/chats?limit=1"),
+        ("/nowhere/", None),
+        ("//evil.example/", None),
+        ("/\\evil.example/", None),
+        ("/docs%3f/", None),
+    ):
+        async with server.request("GET", f"/{base_path}{path}", allow_redirects=False) as response:
+            assert response.status == (307 if place else 404), path
+            assert response.headers.get("Location") == (f"{base_path}{place}" if place else None)
+    async with server.request("POST", f"/{base_path}/api/v1/chats/", json={"title": "Rain"}) as response:
+        assert (response.status, (await response.json())["title"]) == (201, "Rain")
+
+
 async def test_a_token_is_judged_whatever_it_looks_like(harness: AppHarness) -> None:
     server = await harness.start_server(worker=False, token=TOKEN)
     wrong = ("", "Bearer", "Bearer ", "Bearer wrong", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN}x")

@@ -6,6 +6,7 @@ Everything here comes before the token: whoever reaches the port can do it.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import signal
 from collections.abc import AsyncIterator, Callable
@@ -13,10 +14,11 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
-from tests.support.app_harness import AppHarness
+from tests.support.app_harness import AppHarness, serve_app
 from tests.support.commands import start_interpreter
 from tests.support.running_server import RunningServer
 from tests.support.waiting import deadline, poll_until
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from indelible.server.limits import connections
 from indelible.server.limits.connections import MAX_WAITING, LimitedConnection, name_network
@@ -358,6 +360,36 @@ async def test_a_client_that_neither_goes_on_nor_leaves_after_a_refusal_is_cut(
         await wait_for_connections(server, lambda count: count == 0)
 
 
+async def test_a_process_that_leaves_waits_for_no_client_that_was_refused(database: str) -> None:
+    serving = serve_app(database, "demo", worker=False, import_max_bytes=1000)
+    async with serving as server, connect(server) as before, connect(server) as after:
+        head = b"POST /api/v1/chats/import HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        before.send(head + b"Content-Length: 9000000\r\n\r\n{")
+        assert (await before.read_answer())[0] == 413
+        after.send(head + b"Transfer-Encoding: chunked\r\n\r\nfff\r\n{")
+        await poll_until(lambda: bool(server.process.server_state.tasks), what="a request")
+        server.process.shut_down()
+        await before.wait_for_close()
+        after.send(b" " * 1000)
+        assert (await after.read_answer())[0] == 413
+        await wait_for_connections(server, lambda count: count == 0)
+
+
+async def test_a_request_that_is_over_is_not_kept_until_the_collector_runs(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False)
+    async with connect(server) as connection:
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(50):
+                connection.send(ASK)
+                assert (await connection.read_answer())[0] == 200
+            kept = sum(isinstance(each, RequestResponseCycle) for each in gc.get_objects())
+        finally:
+            gc.enable()
+    assert kept < 5
+
+
 # --- requests that are sent too early ---
 
 
@@ -409,6 +441,37 @@ async def test_pipelined_requests_with_large_heads_wait_in_smaller_number(harnes
         await connection.read_through(END_OF_STREAM)
         for _ in range(MAX_WAITING):
             assert (await connection.read_answer())[0] == 200
+
+
+async def test_a_body_of_blank_lines_costs_no_more_than_another_of_its_size(
+    harness: AppHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces = 0
+
+    def count(self: LimitedConnection, data: bytes) -> None:
+        nonlocal pieces
+        pieces += 1
+        parse(self, data)
+
+    parse = LimitedConnection._parse
+    monkeypatch.setattr(LimitedConnection, "_parse", count)
+    server = await harness.start_server(worker=False)
+    head = b"POST /api/v1/files?name=rain.txt HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with connect(server) as connection:
+        connection.send(head + b"%x\r\n" % MEGABYTE + b"\r\n\r\n" * (MEGABYTE // 4) + b"\r\n0\r\n\r\n")
+        assert (await connection.read_answer())[0] == 201
+    assert pieces < 5000
+
+
+async def test_what_comes_with_the_end_of_a_body_in_chunks_waits_in_a_bounded_number(harness: AppHarness) -> None:
+    server = await harness.start_server(worker=False)
+    chat = await server.client.create_chat(title="Rain")
+    small = b"GET / HTTP/1.1\r\n\r\n"
+    async with connect(server) as connection:
+        connection.send(follow_feed(chat["id"]) + CHUNKED + b"\r\n" + small * MANY)
+        await server.wait_for_readers(1)
+        await poll_until(lambda: find_waiting(server).flow.read_paused, what="a pause")
+        assert MAX_WAITING <= len(find_waiting(server).pipeline) <= MAX_WAITING + 1024 // len(small) + 2
 
 
 async def test_a_feed_before_a_pipelined_request_ends_with_its_connection(

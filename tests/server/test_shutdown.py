@@ -247,3 +247,21 @@ async def test_a_port_or_a_file_that_somebody_has_is_not_taken(
     assert "Can't listen on elsewhere.invalid:0: " in await fail_to_serve(database=database, port=0, **elsewhere)
     assert "is in use by this program" in await fail_to_serve(database=database, port=0)
     assert not (tmp_path / "b.db").exists()
+
+
+async def test_a_signal_before_the_start_is_over_ends_the_server_in_the_same_order(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[tuple[bool, bool]] = []
+
+    async def drain(process: Process) -> None:
+        assert server.server_state is not None
+        begun.append((server.server_state.is_ready, any(each.is_serving() for each in process.servers)))
+
+    monkeypatch.setattr(Process, "_drain", drain)
+    server = Server(load_settings(database=database, port=0), worker=False)
+    process = Process(server, on_ready=lambda _url: None)
+    process._receive_signal(signal.SIGTERM)
+    async with deadline():
+        await process.serve()
+    assert begun == [(False, False)]

@@ -63,6 +63,10 @@ def _find_place(settings: Settings) -> str:
 
 def _check_url(url: str) -> str:
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+    try:
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none
+        is_address = False
+    if not is_address or parts.query or parts.fragment or len(url.split()) != 1 or not url.isprintable():
         raise UsageMistake(f"{url!r} is not the address of a server. Write https://chats.example.")
     return url.rstrip("/")

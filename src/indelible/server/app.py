@@ -11,13 +11,14 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
-from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
-from starlette.routing import BaseRoute
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Match
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from indelible.app.compose import open_app
 from indelible.clock import Clock, SystemClock
@@ -32,6 +33,7 @@ from indelible.server.login import oidc_routes
 from indelible.server.login import pages as login
 from indelible.server.login.first_login import ensure_first_admin, offer_login
 from indelible.server.login.oidc import check_oidc
+from indelible.server.login.oidc_routes import is_own_path
 from indelible.server.openapi.docs_page import write_docs_page
 from indelible.server.openapi.documented_problems import document_problems
 from indelible.server.openapi.response_schemas import add_answer_schemas
@@ -114,6 +116,27 @@ def _add_routes(application: FastAPI, router: APIRouter, *, prefix: str = "") ->
     application.router.routes += _routes[key][1]
 
 
+def _redirect_slashes(application: FastAPI) -> None:
+    """Lead from `/docs/` to `/docs`, and from `/web` to `/web/`.
+
+    Starlette can do so too, but to whatever name the client has sent as `Host`. Here only a path is told.
+    """
+    not_found = application.router.default
+
+    async def redirect(scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        other = path.rstrip("/") if path.endswith("/") else f"{path}/"
+        there = {**scope, "path": other}
+        if is_own_path(other) and any(route.matches(there)[0] is not Match.NONE for route in application.routes):
+            query = scope["query_string"].decode("latin-1")
+            place = quote(other, safe="/") + (f"?{query}" if query else "")
+            await RedirectResponse(place, status_code=307)(scope, receive, send)
+        else:
+            await not_found(scope, receive, send)
+
+    application.router.default = redirect
+
+
 class Server:
     """The application, and what its process needs to know about it.
 
@@ -180,8 +203,9 @@ class Server:
             lifespan=self._live,
             docs_url=None,  # `show_docs` serves it: FastAPI's own page loads scripts from another site
             redoc_url=None,
-            redirect_slashes=False,  # it would redirect to whatever name the client has sent as `Host`
+            redirect_slashes=False,  # see `_redirect_slashes`
         )
+        _redirect_slashes(application)
         if self.only_health:
             _add_routes(application, health.health)
             add_problem_handlers(application)

@@ -150,6 +150,7 @@ class Process(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.shut_down()  # again, or now: the signal may have come before the start was over
         for connection in list(self.server_state.connections):
             connection.shutdown()  # idle ones now, busy ones after their response
         await self._drain()

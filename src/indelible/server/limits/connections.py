@@ -52,7 +52,9 @@ _OTHER_FILES: Final = 100
 _LOG_INTERVAL_S: Final = 60.0
 MAX_WAITING: Final = 16
 """How many requests of a connection wait for the one before them, or fewer, if they are as large as a head may be."""
-_LINGER_S: Final = 10.0
+_LINGER_S: Final = 30.0
+_CHUNKS_BYTES: Final = 1024
+"""So much of a body in chunks is parsed at once: its end can be at every blank line, and it may be full of them."""
 _BLANK_LINE: Final = b"\r\n\r\n"
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD"})  # or with one that is parsed as if it came in chunks
 
@@ -172,6 +174,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._body_left_bytes = 0  # of a body whose length is known
         self._waiting_bytes = 0  # of the requests that wait
         self._discarded_bytes: int | None = None  # since it lingers
+        self._is_leaving = False
 
     # --- called by the event loop ---
 
@@ -219,8 +222,9 @@ class LimitedConnection(HttpToolsProtocol):
             start = self._parsed_bytes
             if self._body_left_bytes:
                 end = start + self._body_left_bytes
-            else:  # every head ends with a blank line, and so does a body in chunks
-                found = received.find(_BLANK_LINE, max(0, start - len(_BLANK_LINE) + 1))
+            else:  # every head ends with a blank line, and so does a body in chunks, which may have many of its own
+                skipped = _CHUNKS_BYTES if self._is_in_body else 1 - len(_BLANK_LINE)
+                found = received.find(_BLANK_LINE, max(0, start + skipped))
                 end = len(received) if found < 0 else found + len(_BLANK_LINE)
             self._parsed_bytes = min(end, len(received))
             self._parse(received[start : self._parsed_bytes])
@@ -228,7 +232,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._parsed_bytes = len(self._received)
 
     def _parse(self, data: bytes) -> None:
-        """At most the end of one head, or of one body."""
+        """At most the end of one head, or of one body; after a body in chunks, heads of `_CHUNKS_BYTES` too."""
         if self._is_in_body:
             self._overhead_bytes += len(data)
         else:
@@ -241,6 +245,11 @@ class LimitedConnection(HttpToolsProtocol):
             self._refuse(make_problem(431, "too_large", detail, headers=_CLOSE))
         elif self._is_in_body and self._overhead_bytes > limit_bytes:
             self._refuse(make_problem(431, "too_large", "The request's trailer is too large.", headers=_CLOSE))
+
+    def shutdown(self) -> None:
+        """Close after the response: a process that leaves does not linger."""
+        self._is_leaving = True
+        super().shutdown()
 
     # --- called by the parser, and at the end of a response ---
 
@@ -296,7 +305,7 @@ class LimitedConnection(HttpToolsProtocol):
 
     def begin_to_linger(self) -> bool:
         """At the end of a response: False if the connection can be closed at once, since the client has sent all."""
-        if not self._is_in_body or self._is_refused or self._discarded_bytes is not None:
+        if not self._is_in_body or self._is_refused or self._is_leaving or self._discarded_bytes is not None:
             return False
         self._discarded_bytes = 0
         self._received = b""
@@ -357,7 +366,10 @@ class _LingeringTransport(GatheringTransport):
         else:
             self._flush()
             self._is_lingering = True
-            self._transport.write_eof()
+            try:
+                self._transport.write_eof()
+            except OSError:  # the client has left just now
+                self._transport.abort()
 
 
 class _Flow(FlowControl):
