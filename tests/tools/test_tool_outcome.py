@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -121,6 +122,41 @@ async def test_of_an_exception_model_and_log_get_neither_secrets_nor_megabytes(
     assert "OSError: postgresql://" in logged
     assert "in connect\n" in logged
     assert "direct cause" in logged
+
+
+@pytest.mark.may_log("the tool .* raised an error")
+async def test_the_log_has_what_was_raised_inside_a_task_group(caplog: pytest.LogCaptureFixture) -> None:
+    async def look() -> None:
+        error = KeyError(LEAKS)
+        error.add_note(f"while reading the third row of {LEAKS}")
+        raise error
+
+    async def connect() -> None:
+        """Connect."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(look())
+            group.create_task(look())
+
+    with caplog.at_level(logging.WARNING):
+        result = await run_one(connect)
+    assert result.output.startswith("ExceptionGroup: unhandled errors in a TaskGroup")
+    logged = logging.Formatter().format(caplog.records[0])
+    assert (logged.count("in look\n"), logged.count("KeyError: "), logged.count("third row")) == (2, 2, 2)
+    assert [secret for secret in (PASSWORD, KEY, OWN) if secret in logged] == []
+
+
+@pytest.mark.may_log("the tool .* raised an error")
+async def test_of_many_exceptions_in_one_only_the_first_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail() -> None:
+        """Fail."""
+        inner = ExceptionGroup("inner", [ValueError("x" * 100_000) for _ in range(1000)])
+        raise ExceptionGroup("outer", [inner, inner])
+
+    with caplog.at_level(logging.WARNING):
+        await run_one(fail)
+    logged = logging.Formatter().format(caplog.records[0])
+    assert "ValueError: xxx" in logged
+    assert len(logged) < 100_000
 
 
 def refuse(_given: Any) -> Any:
