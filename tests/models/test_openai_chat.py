@@ -699,6 +699,15 @@ def test_missing_ids_are_made_up_and_never_one_that_is_taken() -> None:
     assert [call.id for call in calls] == ["call_1", "call_2", "call_3"]
 
 
+@pytest.mark.parametrize(("length", "is_own"), [(200, True), (201, False), (16 * 1024, False), (16 * 1024 + 1, True)])
+def test_a_long_id_is_kept_beside_the_call_and_one_without_end_is_refused_by_the_loop(
+    length: int, is_own: bool
+) -> None:
+    given = "x" * length
+    (call,) = read_calls(call_piece(0, given, "get_time"), call_piece(0, given, None, "{}"))
+    assert (call.id, call.metadata) == ((given, None) if is_own else ("call_0", {"given_id": given}))
+
+
 @pytest.mark.parametrize(
     "names",
     [

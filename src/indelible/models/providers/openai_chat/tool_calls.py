@@ -4,6 +4,9 @@ Pieces are told apart by an index, which some servers omit and some set to 0 for
 different in every piece. `Calls` decides which piece belongs to which call. A call ends when another one begins, if its
 arguments are complete by then (otherwise they may continue), and at the end of the reply.
 
+LiteLLM puts Gemini's signature of a call into its id, which is then thousands of characters long, and would stand in
+every piece of the call. Such an id is kept once, in the call's metadata, and only its own server gets it back.
+
 Must stay true (tests/models/test_openai_chat.py): each dialect's pieces give the same calls as OpenAI's would.
 response.py reads the rest of a chunk.
 """
@@ -16,6 +19,11 @@ import msgspec
 
 from indelible.content import Metadata, Part, ToolCall, ToolInputDelta, ToolInputEnd, ToolInputStart, encode
 
+_LONGEST_ID: Final = 200
+"""Longer ones do not become the id of a call. The loop refuses what is much longer (loop/normalize.py)."""
+_LONGEST_KEPT_ID: Final = 16 * 1024
+GIVEN_ID: Final = "given_id"
+"""The key of a call's metadata for an id of its server that is too long for one of ours."""
 THOUGHTS: Final = ("text", "summary")
 """The fields of a detail that contain text."""
 
@@ -73,6 +81,8 @@ class _OpenCall:
         arguments = "".join(self.chunks)
         if isinstance(self.extra_content, dict):
             metadata = {"extra_content": self.extra_content, **metadata}
+        if _is_kept(self.given_id):
+            metadata = {GIVEN_ID: self.given_id, **metadata}
         parts.append(ToolInputEnd(self.id))
         parts.append(
             ToolCall(
@@ -139,7 +149,7 @@ class Calls:
 
     def _begin(self, piece: CallPiece, parts: list[Part]) -> _OpenCall:
         self.end(parts, cut=True, details=[])
-        id_ = piece.id or ""
+        id_ = "" if _is_kept(piece.id or "") else piece.id or ""
         number = len(self._all)
         while not id_ or id_ in self._ids:
             id_ = f"call_{number}"
@@ -150,6 +160,11 @@ class Calls:
         if piece.index is not None:
             self._at[piece.index] = call
         return call
+
+
+def _is_kept(given_id: str) -> bool:
+    """Whether a server's id is too long for one of ours, and short enough to be kept beside it."""
+    return _LONGEST_ID < len(given_id) <= _LONGEST_KEPT_ID
 
 
 def _write_arguments(arguments: Any) -> str:
