@@ -145,6 +145,33 @@ async def test_the_log_has_what_was_raised_inside_a_task_group(caplog: pytest.Lo
     assert [secret for secret in (PASSWORD, KEY, OWN) if secret in logged] == []
 
 
+class Trap:
+    """Looking at its class ends the process."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise SystemExit(3)
+
+
+class Trapped(Exception):
+    @property
+    def __notes__(self) -> Any:  # type: ignore[override]
+        raise SystemExit(3)
+
+
+@pytest.mark.may_log("the tool .* raised an error")
+@pytest.mark.parametrize("kind", [Trap, Trapped])
+async def test_s97_what_cannot_even_be_looked_at_ends_nothing_but_its_call(kind: type) -> None:
+    async def give() -> Any:
+        """Give."""
+        if kind is Trapped:
+            raise Trapped
+        return kind()
+
+    result = await run_one(give)
+    assert (result.is_error, "looking at it raised SystemExit" in result.output) == (True, True)
+
+
 @pytest.mark.may_log("the tool .* raised an error")
 async def test_of_many_exceptions_in_one_only_the_first_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def fail() -> None:

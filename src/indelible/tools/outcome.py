@@ -74,7 +74,10 @@ async def run_tool(work: Callable[[], Any], *, is_async: bool, wants_files: bool
 
 async def explain_error(error: BaseException, hide: Hide) -> ToolOutcome:
     """Read an error that was raised before the tool ran."""
-    outcome: ToolOutcome = (await _call_in_thread(lambda: _read_error(error, hide))).value
+    read = await _call_in_thread(lambda: _read(Returned(error=error), wants_files=False, hide=hide))
+    if read.error is not None:
+        raise read.error
+    outcome: ToolOutcome = read.value
     return outcome
 
 
@@ -135,6 +138,17 @@ async def _await(value: Awaitable[Any]) -> Any:
 
 
 def _read(returned: Returned, *, wants_files: bool, hide: Hide) -> ToolOutcome:
+    """The outcome of a call, even if looking at what it gave raises anything: that ends nothing but the call."""
+    try:
+        return _read_carefully(returned, wants_files=wants_files, hide=hide)
+    except TestBroken:
+        raise
+    except BaseException as error:
+        unreadable = TypeError(f"What the tool gave cannot be read: looking at it raised {type(error).__name__}.")
+        return ToolOutcome(str(unreadable), [], unreadable)
+
+
+def _read_carefully(returned: Returned, *, wants_files: bool, hide: Hide) -> ToolOutcome:
     value, error = returned
     if error is None and isinstance(value, Iterator | AsyncIterator):
         error = TypeError(
