@@ -23,7 +23,9 @@ from indelible.app.chat import Chat
 from indelible.clock import SystemClock, Timer
 from indelible.concurrency.scope import CancelScope
 from indelible.content import Part, TextDelta, ToolResult
+from indelible.ids import new_id
 from indelible.machine.commands import Interrupt
+from indelible.service.stop import StopSweeper
 from indelible.store.journal.append import JournalRow
 from indelible.store.queries.open_turn import Held
 from indelible.store.sql_store import SqlStore
@@ -75,6 +77,10 @@ async def test_a_stop_is_carried_out_without_any_worker_when_the_holder_has_lost
     late = [JournalRow(chat.id, frozen.attempt_id, frozen.epoch, 2, b"[]")]
     assert (await harness.store.append(late)).closed == {frozen.attempt_id}
     assert outline(await chat.messages()) == [("user", "A story"), ("assistant", "Once upon"), ("notice", *STOPPED)]
+
+
+async def test_a_stop_of_a_chat_that_was_deleted_meanwhile_is_no_failure(harness: AppHarness) -> None:
+    await StopSweeper(harness.store, clock=harness.clock, interval_s=1)._end(new_id("chat"), new_id("turn"))
 
 
 async def is_status(chat: Chat, status: str) -> bool:
