@@ -24,6 +24,11 @@ _LONGEST_ID: Final = 200
 _LONGEST_KEPT_ID: Final = 16 * 1024
 GIVEN_ID: Final = "given_id"
 """The key of a call's metadata for an id of its server that is too long for one of ours."""
+_MOST_CALLS: Final = 129
+"""One more than the loop takes: nothing after it counts, and looking for the call of each piece stays cheap."""
+_LONGEST_NAME: Final = 1000
+_HELD_CHARACTERS: Final = 16 * 1024
+"""How long arguments wait for a name. What is handed on counts in the limit of the reply, and what is held does not."""
 THOUGHTS: Final = ("text", "summary")
 """The fields of a detail that contain text."""
 
@@ -43,7 +48,7 @@ class CallPiece(msgspec.Struct, gc=False):
 class _OpenCall:
     """An unfinished call. `id` is ours; `given_id` is the server's, which may be empty."""
 
-    __slots__ = ("announced", "chunks", "ended", "extra_content", "given_id", "id", "name")
+    __slots__ = ("announced", "chunks", "ended", "extra_content", "given_id", "held", "id", "name")
 
     def __init__(self, id_: str, given_id: str) -> None:
         self.id = id_
@@ -51,18 +56,21 @@ class _OpenCall:
         self.name = ""
         self.chunks: list[str] = []
         self.extra_content: Any = None
+        self.held = 0
         self.announced = False
         self.ended = False
 
     def add(self, name: str, arguments: str, parts: list[Part]) -> None:
         """A name arrives whole, in pieces, with every piece again, or late. Until then, arguments are held back."""
-        if name:
+        if name and len(self.name) <= _LONGEST_NAME:
             self.name = name if name.startswith(self.name) else self.name + name
         if arguments:
             self.chunks.append(arguments)
-        if not self.announced and self.name:
-            self._announce(parts)
-        elif self.announced and arguments:
+        if not self.announced:
+            self.held += len(arguments)
+            if self.name or self.held > _HELD_CHARACTERS:
+                self._announce(parts)
+        elif arguments:
             parts.append(ToolInputDelta(self.id, arguments))
 
     def is_whole(self) -> bool:
@@ -120,7 +128,7 @@ class Calls:
         arguments = _write_arguments(piece.function.arguments) if piece.function else ""
         call = self._find(piece, name)
         if call is None:
-            if not (name or arguments or piece.id):
+            if not (name or arguments or piece.id) or len(self._all) == _MOST_CALLS:
                 return
             call = self._begin(piece, parts)
         elif call.ended or (piece.id and name and call.is_whole()):
