@@ -13,6 +13,7 @@ from pydantic import BeforeValidator
 from tests.tools.test_tool_run import Bench, make
 
 from indelible.content import ToolResult
+from indelible.errors import TestBroken
 
 PASSWORD = "hunter2hunter2"  # noqa: S105
 KEY = "sk-ant-" + "a1B2" * 10
@@ -143,6 +144,20 @@ async def test_the_log_has_what_was_raised_inside_a_task_group(caplog: pytest.Lo
     logged = logging.Formatter().format(caplog.records[0])
     assert (logged.count("in look\n"), logged.count("KeyError: "), logged.count("third row")) == (2, 2, 2)
     assert [secret for secret in (PASSWORD, KEY, OWN) if secret in logged] == []
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_test_that_did_what_it_must_not_is_no_result_of_a_tool(is_async: bool) -> None:
+    def fail() -> None:
+        """Fail."""
+        raise TestBroken
+
+    async def fail_later() -> None:
+        """Fail."""
+        raise TestBroken
+
+    with pytest.raises(TestBroken):
+        await run_one(fail_later if is_async else fail)
 
 
 class Trap:

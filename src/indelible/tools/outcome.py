@@ -100,6 +100,8 @@ async def _run_async(work: Callable[[], Coroutine[Any, Any, Any]]) -> Returned:
 async def _run_in_thread(work: Callable[[], Any]) -> Returned:
     """Run a plain function; what it leaves to be awaited is awaited here."""
     returned = await _call_in_thread(work)
+    if isinstance(returned.error, TestBroken):
+        raise returned.error
     if inspect.isawaitable(returned.value):
         return await _run_async(lambda: _await(returned.value))
     return returned
