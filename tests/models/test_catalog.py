@@ -334,3 +334,11 @@ def test_a_window_is_found_without_a_key_and_is_the_one_that_the_model_has(name:
     if is_known:
         with_key = Catalog(load_settings(openai_api_key="k"), environment={})
         assert with_key.find_window(name) == with_key.find(name).context_limit
+
+
+@pytest.mark.parametrize("start", ["", "openai:", "openai:x@https://"])
+def test_a_name_without_end_is_refused_before_anybody_looks_at_it(start: str) -> None:
+    catalog = Catalog(load_settings(), environment={})
+    for check in (catalog.check, catalog.check_for_user, catalog.find):
+        with pytest.raises(ModelFailed, match="at most 1,000 characters"):
+            check(start + "x" * 1_000_000)

@@ -38,6 +38,7 @@ from indelible.content import (
 )
 from indelible.content.assemble import PartAssembler
 from indelible.errors import ModelFailed
+from indelible.loop.normalize import MAX_CALLS, MAX_NAME_CHARACTERS
 from indelible.models.http.http_model import ResponseReader, WireFormat
 from indelible.models.http.sse import SseDecoder
 from indelible.models.profile import Profile
@@ -699,6 +700,15 @@ def test_missing_ids_are_made_up_and_never_one_that_is_taken() -> None:
     assert [call.id for call in calls] == ["call_1", "call_2", "call_3"]
 
 
+@pytest.mark.parametrize(("length", "is_own"), [(200, True), (201, False), (16 * 1024, False), (16 * 1024 + 1, True)])
+def test_a_long_id_is_kept_beside_the_call_and_one_without_end_is_refused_by_the_loop(
+    length: int, is_own: bool
+) -> None:
+    given = "x" * length
+    (call,) = read_calls(call_piece(0, given, "get_time"), call_piece(0, given, None, "{}"))
+    assert (call.id, call.metadata) == ((given, None) if is_own else ("call_0", {"given_id": given}))
+
+
 @pytest.mark.parametrize(
     "names",
     [
@@ -733,6 +743,26 @@ def test_a_call_that_is_never_named_is_still_told() -> None:
         ToolCall(id="a", name="", arguments=OSLO),
         Finish(reason="tool_calls"),
     ]
+
+
+def test_arguments_do_not_wait_for_a_name_until_they_fill_the_memory() -> None:
+    pieces = [say(call_piece(0, "a", None, "x" * 1000)) for _ in range(100)]
+    told = "".join(part.delta for part in read(*pieces) if isinstance(part, ToolInputDelta))
+    assert told == "x" * 100_000
+    (call,) = read_calls(*[call_piece(0, "a", None, "x" * 1000)] * 100, call_piece(0, None, "get_time"))
+    assert (call.name, call.arguments) == ("get_time", "x" * 100_000)
+
+
+@pytest.mark.parametrize("name", ["get_time", None])
+def test_of_endlessly_many_calls_there_are_only_more_than_the_loop_takes(name: str | None) -> None:
+    pieces = [piece for at in range(10_000) for piece in call_piece(at, f"c{at}", name, "{")["tool_calls"]]
+    told = read(say({"tool_calls": pieces}), say(finish_reason="tool_calls"))
+    assert len([part for part in told if isinstance(part, ToolInputStart)]) == MAX_CALLS + 1
+
+
+def test_a_name_does_not_grow_without_end() -> None:
+    (call,) = read_calls(*[call_piece(0, "a", "get_" * 25)] * 2, *[call_piece(0, None, "x" * 100)] * 1000)
+    assert MAX_NAME_CHARACTERS < len(call.name) <= 2000
 
 
 @pytest.mark.parametrize("arguments", ["", None, "  ", {}])

@@ -274,7 +274,7 @@ def test_details_of_reasoning_go_back_instead_of_its_text() -> None:
 
 
 @pytest.mark.parametrize("value", [None, 5, "x", {"a": 1}, [1, "x", None]])
-@pytest.mark.parametrize("key", ["extra_content", "reasoning_details"])
+@pytest.mark.parametrize("key", ["extra_content", "reasoning_details", "given_id"])
 def test_metadata_of_another_shape_breaks_nothing(key: str, value: Any) -> None:
     written = write_messages(assistant(call_weather("a", {key: value})), tool(answer()), official=False)
     assert written[0].get("reasoning_details") is None
@@ -540,6 +540,22 @@ def test_the_details_of_openrouter_go_back_as_they_came() -> None:
     assert reply["reasoning_details"] == [signed, finalized]
 
 
+def test_an_id_of_thousands_of_characters_is_kept_beside_the_call_and_goes_back() -> None:
+    """LiteLLM puts Gemini's signature of a call into its id."""
+    wire, profile = ChatWire(official=False), Profile()
+    ids = [f"call_{name}__thought__{name * 5000}" for name in "ab"]
+    calls = [{"index": at, "id": ids[at], "function": {"name": "get_weather", "arguments": "{}"}} for at in (0, 1)]
+    heard = feed(wire, profile, {"delta": {"tool_calls": calls}, "finish_reason": "tool_calls"})
+    assert [block.id for block in heard[0].blocks if isinstance(block, ToolCall)] == ["call_0", "call_1"]
+    [reply, *results] = write_back(wire, profile, [*heard, *heard])[:3]
+    assert [call["id"] for call in reply["tool_calls"]] == ids
+    assert [result["tool_call_id"] for result in results] == ids
+    foreign = [msgspec.structs.replace(message, model="another") for message in heard]
+    [reply, *results] = write_back(wire, profile, foreign)
+    assert [call["id"] for call in reply["tool_calls"]] == ["call_0", "call_1"]
+    assert [result["tool_call_id"] for result in results] == ["call_0", "call_1"]
+
+
 def test_a_reply_of_another_model_takes_nothing_private_along() -> None:
     wire, profile = ChatWire(official=False), Profile(returns_reasoning=True)
     call = {"id": "a", "function": {"name": "get_weather"}, "extra_content": {"google": {}}}
@@ -554,7 +570,7 @@ def test_a_reply_of_another_model_takes_nothing_private_along() -> None:
 
 TEXTS = st.text(max_size=8)
 METADATA = st.none() | st.dictionaries(
-    st.sampled_from(["field", "extra_content", "reasoning_details", "x"]),
+    st.sampled_from(["field", "extra_content", "reasoning_details", "given_id", "x"]),
     st.sampled_from(["reasoning", "reasoning_content", "y"])
     | st.integers(0, 5)
     | st.dictionaries(TEXTS, TEXTS, max_size=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -12,6 +13,7 @@ from pydantic import BeforeValidator
 from tests.tools.test_tool_run import Bench, make
 
 from indelible.content import ToolResult
+from indelible.errors import TestBroken
 
 pytestmark = pytest.mark.may_log("the tool .* raised an error")
 
@@ -123,6 +125,82 @@ async def test_of_an_exception_model_and_log_get_neither_secrets_nor_megabytes(
     assert "OSError: postgresql://" in logged
     assert "in connect\n" in logged
     assert "direct cause" in logged
+
+
+@pytest.mark.may_log("the tool .* raised an error")
+async def test_the_log_has_what_was_raised_inside_a_task_group(caplog: pytest.LogCaptureFixture) -> None:
+    async def look() -> None:
+        error = KeyError(LEAKS)
+        error.add_note(f"while reading the third row of {LEAKS}")
+        raise error
+
+    async def connect() -> None:
+        """Connect."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(look())
+            group.create_task(look())
+
+    with caplog.at_level(logging.WARNING):
+        result = await run_one(connect)
+    assert result.output.startswith("ExceptionGroup: unhandled errors in a TaskGroup")
+    logged = logging.Formatter().format(caplog.records[0])
+    assert (logged.count("in look\n"), logged.count("KeyError: "), logged.count("third row")) == (2, 2, 2)
+    assert [secret for secret in (PASSWORD, KEY, OWN) if secret in logged] == []
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_test_that_did_what_it_must_not_is_no_result_of_a_tool(is_async: bool) -> None:
+    def fail() -> None:
+        """Fail."""
+        raise TestBroken
+
+    async def fail_later() -> None:
+        """Fail."""
+        raise TestBroken
+
+    with pytest.raises(TestBroken):
+        await run_one(fail_later if is_async else fail)
+
+
+class Trap:
+    """Looking at its class ends the process."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise SystemExit(3)
+
+
+class Trapped(Exception):
+    @property
+    def __notes__(self) -> Any:  # type: ignore[override]
+        raise SystemExit(3)
+
+
+@pytest.mark.may_log("the tool .* raised an error")
+@pytest.mark.parametrize("kind", [Trap, Trapped])
+async def test_s97_what_cannot_even_be_looked_at_ends_nothing_but_its_call(kind: type) -> None:
+    async def give() -> Any:
+        """Give."""
+        if kind is Trapped:
+            raise Trapped
+        return kind()
+
+    result = await run_one(give)
+    assert (result.is_error, "looking at it raised SystemExit" in result.output) == (True, True)
+
+
+@pytest.mark.may_log("the tool .* raised an error")
+async def test_of_many_exceptions_in_one_only_the_first_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail() -> None:
+        """Fail."""
+        inner = ExceptionGroup("inner", [ValueError("x" * 100_000) for _ in range(1000)])
+        raise ExceptionGroup("outer", [inner, inner])
+
+    with caplog.at_level(logging.WARNING):
+        await run_one(fail)
+    logged = logging.Formatter().format(caplog.records[0])
+    assert "ValueError: xxx" in logged
+    assert len(logged) < 100_000
 
 
 def refuse(_given: Any) -> Any:

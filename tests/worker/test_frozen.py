@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from tests.support.app_harness import AppHarness, DroppingNotifier, make_settings
@@ -21,9 +22,13 @@ import indelible
 from indelible.app.chat import Chat
 from indelible.clock import SystemClock, Timer
 from indelible.concurrency.scope import CancelScope
-from indelible.content import Part, TextDelta
+from indelible.content import Part, TextDelta, ToolResult
+from indelible.ids import new_id
 from indelible.machine.commands import Interrupt
+from indelible.service.stop import StopSweeper
 from indelible.store.journal.append import JournalRow
+from indelible.store.queries.open_turn import Held
+from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock, ScriptedModel, parts
 from indelible.testing.model import Script
 from indelible.worker.pulse import Pulse
@@ -74,6 +79,10 @@ async def test_a_stop_is_carried_out_without_any_worker_when_the_holder_has_lost
     assert outline(await chat.messages()) == [("user", "A story"), ("assistant", "Once upon"), ("notice", *STOPPED)]
 
 
+async def test_a_stop_of_a_chat_that_was_deleted_meanwhile_is_no_failure(harness: AppHarness) -> None:
+    await StopSweeper(harness.store, clock=harness.clock, interval_s=1)._end(new_id("chat"), new_id("turn"))
+
+
 async def is_status(chat: Chat, status: str) -> bool:
     return await chat.status() == status
 
@@ -115,6 +124,64 @@ async def test_a_worker_that_wakes_goes_on_if_nobody_stopped_it(harness: AppHarn
     await harness.wait_for_end(chat)
     (said,) = [text for role, text in outline(await chat.messages()) if role == "assistant"]
     assert said == "One " + " ".join(str(number) for number in range(64))
+
+
+class SlowToLook:
+    """Stands before the store of a worker, which learns nothing of its chats until the test says so."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self.may_look = asyncio.Event()
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def held(self, worker_id: str) -> list[Held]:
+        await self.may_look.wait()
+        return await self._store.held(worker_id)
+
+
+@pytest.mark.both_databases
+async def test_a_worker_that_wakes_starts_no_tool_before_it_knows_of_the_stop(harness: AppHarness) -> None:
+    clock, store = JumpingClock(), SlowToLook(harness.store)
+    begun: list[str] = []
+    first_runs, words = asyncio.Event(), asyncio.Event()
+
+    @indelible.tool(serial=True)
+    async def act(name: str) -> str:
+        """Act."""
+        begun.append(name)
+        first_runs.set()
+        await words.wait()
+        return name
+
+    calls = [parts.tool_call(name, "act", f'{{"name": "{name}"}}') for name in ("first", "second")]
+    chat = await harness.app.create_chat("Act twice")
+    model = ScriptedModel([[*calls, parts.finish("tool_calls")], HI])
+    notifier = DroppingNotifier()
+    await harness.start_worker(model, tools=[act], store=store, clock=clock, notifier=notifier, settings=FAR_AWAY)
+    async with deadline():
+        await first_runs.wait()
+        assert (await harness.store.execute(chat.id, Interrupt())).status == "interrupting"
+        clock.jump()
+        words.set()
+        await poll_until(lambda: has_result(harness, chat), what="the first tool's result")
+        for _ in range(300):  # a tool that starts now has time to do so
+            await harness.store.view(chat.id)
+
+        store.may_look.set()
+    await harness.wait_for_end(chat)
+    assert begun == ["first"]
+    results = [block for message in await chat.messages() for block in message.blocks if isinstance(block, ToolResult)]
+    assert [(result.output[:16], result.is_error) for result in results] == [
+        ("first", False),
+        ("Interrupted: the", True),
+    ]
+
+
+async def has_result(harness: AppHarness, chat: Chat) -> bool:
+    view = await harness.store.view(chat.id)
+    return view.live is not None and any(isinstance(block, ToolResult) for block in view.live.blocks)
 
 
 # --- noticing ---

@@ -88,6 +88,7 @@ _SETTING_OF: Final = {"anthropic": "anthropic", "openai": "openai", "openai-chat
 PRICES_UNKNOWN: Final = (
     "their prices are not known. Set them in the setting prices; a model of your own has its price in its traits."
 )
+_LONGEST_NAME: Final = 1000
 _SOME_USAGE: Final = Usage(input_tokens=1000, output_tokens=1000)
 _BEFORE_ADDRESS: Final = re.compile(r"@(?=https?://)", re.IGNORECASE)
 """Where the name ends and the address begins. Model names may contain an `@`, too."""
@@ -296,6 +297,8 @@ class _ParsedName(NamedTuple):
 
 
 def _parse_name(name: str) -> _ParsedName:
+    if len(name) > _LONGEST_NAME:  # first: looking at it takes long if it has megabytes
+        raise ModelFailed(f"A model's name has at most {_LONGEST_NAME:,} characters.", kind="config")
     provider_name, _, rest = name.partition(":")
     provider = PROVIDERS.get(provider_name)
     if provider is None or not rest:

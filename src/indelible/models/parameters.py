@@ -100,9 +100,10 @@ def check_parameters(given: dict[str, Any], *, allow_unknown: bool = False) -> N
     """
     unknown = next((name for name in given if name not in NAMES), None)
     if unknown is not None and not allow_unknown:
+        unknown = unknown[:_SHOWN_CHARACTERS]  # first: comparing takes long with a name of megabytes
         similar = get_close_matches(unknown, NAMES, n=1)
         hint = f"Did you mean {similar[0]}?" if similar else f"Known are {', '.join(sorted(NAMES))}."
-        raise Invalid(f"Unknown parameter {unknown[:_SHOWN_CHARACTERS]}. {hint}")
+        raise Invalid(f"Unknown parameter {unknown}. {hint}")
     parameters = Parameters(given)
     try:
         for name, kind in _TYPES.items():

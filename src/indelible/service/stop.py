@@ -16,13 +16,14 @@ stop takes effect without any worker; nothing is added to a chat that was idle i
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
 from indelible.clock import Clock
-from indelible.errors import ChatNotFound, Refused, StoreFailed
+from indelible.errors import ChatNotFound, NotFound, Refused, StoreFailed
 from indelible.feed import Feed
 from indelible.logs import get_logger
 from indelible.machine.commands import Interrupt
@@ -126,7 +127,8 @@ class StopSweeper:
     async def _end(self, chat_id: str, turn_id: str) -> None:
         """Repeat the stop: without a live holder, it ends the turn. A chat that cannot be stopped delays no other."""
         try:
-            await self._store.execute(chat_id, Interrupt(turn_id=turn_id))
+            with suppress(NotFound):  # it was deleted meanwhile
+                await self._store.execute(chat_id, Interrupt(turn_id=turn_id))
         except (StoreFailed, Refused) as error:
             _log.warning("the stop of %s failed and will be retried: %s", chat_id, error)
         except Exception:

@@ -5,7 +5,8 @@ message may be 100 MB or hold the password of a database. So the event loop only
 else is read in a thread, as a part of the tool's run: its time limit and a stop hold for that too.
 
 What people, the model and the log get of an exception is cut first and then redacted: known secrets of the process,
-values that look like keys, and user names and passwords in addresses. The traceback in the log is the exception's own.
+values that look like keys, and user names and passwords in addresses. The tracebacks in the log are the exception's
+own, and those of its causes and, if it is a group, of its members.
 
 A plain function runs in a daemon thread of its own, so one that blocks for ever holds up neither the event loop nor the
 end of the process.
@@ -22,7 +23,7 @@ import contextvars
 import inspect
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from indelible.content import File
 from indelible.errors import TestBroken
@@ -39,7 +40,9 @@ _SHORT_CHARACTERS: Final = 10_000
 _MAX_ERROR_BYTES: Final = 4096
 _REDACTED_CHARACTERS: Final = 32 * 1024
 """How much of an exception's message is searched for secrets. Little of it is kept, from its beginning and its end."""
-_MAX_CAUSES: Final = 10
+_MAX_LOGGED: Final = 12
+"""How many exceptions are logged of one: itself, the members of a group, causes."""
+_MAX_NOTES: Final = 3
 
 
 class Returned(NamedTuple):
@@ -71,7 +74,10 @@ async def run_tool(work: Callable[[], Any], *, is_async: bool, wants_files: bool
 
 async def explain_error(error: BaseException, hide: Hide) -> ToolOutcome:
     """Read an error that was raised before the tool ran."""
-    outcome: ToolOutcome = (await _call_in_thread(lambda: _read_error(error, hide))).value
+    read = await _call_in_thread(lambda: _read(Returned(error=error), wants_files=False, hide=hide))
+    if read.error is not None:
+        raise read.error
+    outcome: ToolOutcome = read.value
     return outcome
 
 
@@ -94,6 +100,8 @@ async def _run_async(work: Callable[[], Coroutine[Any, Any, Any]]) -> Returned:
 async def _run_in_thread(work: Callable[[], Any]) -> Returned:
     """Run a plain function; what it leaves to be awaited is awaited here."""
     returned = await _call_in_thread(work)
+    if isinstance(returned.error, TestBroken):
+        raise returned.error
     if inspect.isawaitable(returned.value):
         return await _run_async(lambda: _await(returned.value))
     return returned
@@ -132,6 +140,17 @@ async def _await(value: Awaitable[Any]) -> Any:
 
 
 def _read(returned: Returned, *, wants_files: bool, hide: Hide) -> ToolOutcome:
+    """The outcome of a call, even if looking at what it gave raises anything: that ends nothing but the call."""
+    try:
+        return _read_carefully(returned, wants_files=wants_files, hide=hide)
+    except TestBroken:
+        raise
+    except BaseException as error:
+        unreadable = TypeError(f"What the tool gave cannot be read: looking at it raised {type(error).__name__}.")
+        return ToolOutcome(str(unreadable), [], unreadable)
+
+
+def _read_carefully(returned: Returned, *, wants_files: bool, hide: Hide) -> ToolOutcome:
     value, error = returned
     if error is None and isinstance(value, Iterator | AsyncIterator):
         error = TypeError(
@@ -149,7 +168,7 @@ def _read_error(error: BaseException, hide: Hide) -> ToolOutcome:
     if not isinstance(error, BadArguments):  # those say what is wrong without a name
         kind = type(error).__name__
         text = f"{kind}: {text}" if text else kind
-    return ToolOutcome(text, [], _make_loggable(error, hide, _MAX_CAUSES))
+    return ToolOutcome(text, [], _Loggable(hide).copy(error))
 
 
 def _render(value: object, files: list[File] | None = None) -> str:
@@ -162,24 +181,42 @@ def _render(value: object, files: list[File] | None = None) -> str:
         return f"<a {type(value).__name__} that cannot be shown as text>"
 
 
-def _shorten(error: BaseException, hide: Hide) -> str:
-    """The exception's message, cut and redacted."""
+def _shorten(error: object, hide: Hide) -> str:
+    """The exception's message, or another text of it, cut and redacted."""
     text = _render(error)
     if len(text) > 2 * _REDACTED_CHARACTERS:
         text = f"{text[:_REDACTED_CHARACTERS]} … {text[-_REDACTED_CHARACTERS:]}"
     return cut_text(redact_addresses(redact_keys(hide(text))), _MAX_ERROR_BYTES).text
 
 
-def _make_loggable(error: BaseException, hide: Hide, causes: int) -> BaseException:
-    """An exception of the same name with the shortened message, the same traceback, and causes made likewise."""
-    kind = type(error)
-    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    shown: BaseException = type(kind.__name__, (Exception,), names)(_shorten(error, hide))
-    shown.__traceback__ = error.__traceback__
-    shown.__suppress_context__ = error.__suppress_context__
-    if causes > 0:
-        cause, context = error.__cause__, error.__context__
-        shown.__cause__ = None if cause is None else _make_loggable(cause, hide, causes - 1)
-        shown.__context__ = None if context is None or cause is not None else _make_loggable(context, hide, causes - 1)
+class _Loggable:
+    """Makes exceptions that may be logged, of one that was raised and of what belongs to it."""
+
+    def __init__(self, hide: Hide) -> None:
+        self._hide = hide
+        self._left = _MAX_LOGGED
+
+    def copy(self, error: BaseException) -> Exception:
+        """An exception of the same name with the shortened message and notes, the same traceback, and copied causes."""
+        self._left -= 1
+        shown = self._copy_alone(error)
+        shown.__traceback__ = error.__traceback__
+        notes = getattr(error, "__notes__", None)
+        for note in notes[:_MAX_NOTES] if isinstance(notes, list) else ():
+            shown.add_note(_shorten(note, self._hide))
+        if error.__cause__ is not None and self._left > 0:
+            shown.__cause__ = self.copy(error.__cause__)
+        elif error.__context__ is not None and self._left > 0:
+            shown.__context__ = self.copy(error.__context__)
         shown.__suppress_context__ = error.__suppress_context__
-    return shown
+        return shown
+
+    def _copy_alone(self, error: BaseException) -> Exception:
+        kind = type(error)
+        names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+        if isinstance(error, BaseExceptionGroup):
+            members = [self.copy(member) for member in error.exceptions if self._left > 0]
+            if members:
+                group = type(kind.__name__, (ExceptionGroup,), names)
+                return cast(Exception, group(_shorten(error.message, self._hide), members))
+        return cast(Exception, type(kind.__name__, (Exception,), names)(_shorten(error, self._hide)))

@@ -2,15 +2,15 @@
 
 A process that was stopped (SIGSTOP, a suspended machine, a blocked event loop) wakes with tokens waiting in its
 sockets, and cannot know that meanwhile a user pressed Stop or another worker acquired the chat. So it reads its chats
-before it publishes anything more of a model.
+before it publishes anything more of a model, or starts another tool.
 
 A timer notices it: it is due several times per heartbeat, and looks at how far the clocks have moved since. The
 monotonic clock misses a suspended machine and the clock of the day misses nothing, so it looks at both; a clock that
 was only set costs one query. The event loop calls a timer that is due before the tasks that a socket has woken, so the
 doubt is there before the first of those tokens is published. It costs a part one attribute, and no query.
 
-Must stay true (tests/worker/test_frozen.py): after a jump nothing of a model is published before the worker has read
-its chats; a read that began before the jump proves nothing; a turn that was cancelled does not wait.
+Must stay true (tests/worker/test_frozen.py): after a jump nothing of a model is published, and no tool started, before
+the worker has read its chats; a read that began before the jump proves nothing; a cancelled turn does not wait.
 """
 
 from __future__ import annotations

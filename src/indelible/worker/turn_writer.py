@@ -172,6 +172,10 @@ class TurnWriter(TurnHost):
             await self._writer.record(RunSettled(key=key, result=part), part)
             self._settled += 1
             return
+        if self._pulse.is_doubtful:
+            await self._pulse.wait(self._scope)
+            if not self._scope.interrupted:  # a stopped turn's tool has a result that says that it did not begin
+                self._scope.check()
         if call.id in self._begun and not call.idempotent:
             self._deps.metrics.tool_ran_twice()
         started = RunStarted(

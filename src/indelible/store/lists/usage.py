@@ -115,5 +115,5 @@ async def load_usage(
 
 
 def _to_dollars(cost_nanousd: int, tokens: int) -> float | None:
-    """A sum of 0 for tokens is a sum of unknown costs: a model that has a price costs something."""
+    """A sum of 0 for tokens is a sum of unknown costs, or of a model whose price is 0: a sum does not tell which."""
     return None if tokens and not cost_nanousd else cost_nanousd / _NANO

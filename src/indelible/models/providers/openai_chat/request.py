@@ -8,7 +8,8 @@ Two things differ between OpenAI (`official`) and the rest: the name of the outp
 
 What must go back to its server is in the metadata that response.py stored: `field` of a reasoning block is the field
 that its text came from and goes back to; `extra_content` and `reasoning_details` of a tool call are signatures, without
-which Gemini rejects the next request. Metadata of any other shape belongs to another wire format and is left out.
+which Gemini rejects the next request, and `given_id` is the id by which the server knows a call. Metadata of any other
+shape belongs to another wire format and is left out.
 
 Files: images, PDFs and audio have fields of their own; text files are inlined. For any other file the model gets a
 note: a request that contained it would be rejected, and so would every later request of the chat.
@@ -28,6 +29,7 @@ from indelible.content import Block, File, Metadata, Reasoning, Text, ToolCall, 
 from indelible.models.parameters import Parameters
 from indelible.models.profile import Profile
 from indelible.models.protocol import Call, PromptMessage
+from indelible.models.providers.openai_chat.tool_calls import GIVEN_ID
 
 REASONING_FIELDS: Final = ("reasoning_content", "reasoning")
 """The fields in which dialects send the model's thinking, and expect it back."""
@@ -83,6 +85,7 @@ def write_body(call: Call, *, model: str, profile: Profile, official: bool) -> t
 def write_messages(messages: Sequence[PromptMessage], *, profile: Profile, official: bool) -> list[dict[str, Any]]:
     """The conversation. Adjacent messages of one role are merged, except tool results."""
     written: list[dict[str, Any]] = []
+    given_ids: dict[str, str] = {}
     shown: list[Block] = []  # by tools, whose messages hold text only: a message of the user shows it after them
     for message in (*messages, PromptMessage(role="notice")):
         if shown and message.role != "tool":
@@ -91,13 +94,14 @@ def write_messages(messages: Sequence[PromptMessage], *, profile: Profile, offic
         match message.role:
             case "tool":
                 results = [block for block in message.blocks if isinstance(block, ToolResult)]
-                written += [_write_result(result) for result in results]
+                written += [_write_result(result, given_ids) for result in results]
                 shown += [file for result in results for file in result.files if file.data]
                 continue
             case "notice":
                 continue
             case "assistant":
                 entry = _write_reply(message.blocks, profile=profile, official=official)
+                given_ids = {} if official else _list_given_ids(message.blocks)
             case role:
                 entry = {"role": role, "content": _write_given(message.blocks, official=official)}
         if not entry["content"] and "tool_calls" not in entry:
@@ -156,8 +160,16 @@ def _write_tool(tool: ToolSpec) -> dict[str, Any]:
 # --- messages ----------------------------------------------------------------------------
 
 
-def _write_result(result: ToolResult) -> dict[str, Any]:
-    return {"role": "tool", "tool_call_id": result.call_id, "content": str(result.output)}
+def _write_result(result: ToolResult, given_ids: dict[str, str]) -> dict[str, Any]:
+    id_ = given_ids.get(result.call_id, result.call_id)
+    return {"role": "tool", "tool_call_id": id_, "content": str(result.output)}
+
+
+def _list_given_ids(blocks: Sequence[Block]) -> dict[str, str]:
+    """The ids by which the server knows the calls of a reply, where they are not ours."""
+    calls = [block for block in blocks if isinstance(block, ToolCall) and not block.provider_executed]
+    given = {call.id: (call.metadata or {}).get(GIVEN_ID) for call in calls}
+    return {id_: known for id_, known in given.items() if isinstance(known, str) and known}
 
 
 def _write_reply(blocks: Sequence[Block], *, profile: Profile, official: bool) -> dict[str, Any]:
@@ -166,7 +178,8 @@ def _write_reply(blocks: Sequence[Block], *, profile: Profile, official: bool) -
     calls = [block for block in blocks if isinstance(block, ToolCall) and not block.provider_executed]
     if not calls:
         return entry
-    entry["tool_calls"] = [_write_call(call, official=official) for call in calls]
+    given_ids = {} if official else _list_given_ids(calls)
+    entry["tool_calls"] = [_write_call(call, given_ids, official=official) for call in calls]
     if official:
         return entry
     details = [detail for call in calls for detail in _read_list(call.metadata, "reasoning_details")]
@@ -177,9 +190,9 @@ def _write_reply(blocks: Sequence[Block], *, profile: Profile, official: bool) -
     return entry
 
 
-def _write_call(call: ToolCall, *, official: bool) -> dict[str, Any]:
+def _write_call(call: ToolCall, given_ids: dict[str, str], *, official: bool) -> dict[str, Any]:
     written: dict[str, Any] = {
-        "id": call.id,
+        "id": given_ids.get(call.id, call.id),
         "type": "function",
         "function": {"name": call.name, "arguments": call.arguments},
     }

@@ -4,6 +4,9 @@ Pieces are told apart by an index, which some servers omit and some set to 0 for
 different in every piece. `Calls` decides which piece belongs to which call. A call ends when another one begins, if its
 arguments are complete by then (otherwise they may continue), and at the end of the reply.
 
+LiteLLM puts Gemini's signature of a call into its id, which is then thousands of characters long, and would stand in
+every piece of the call. Such an id is kept once, in the call's metadata, and only its own server gets it back.
+
 Must stay true (tests/models/test_openai_chat.py): each dialect's pieces give the same calls as OpenAI's would.
 response.py reads the rest of a chunk.
 """
@@ -16,6 +19,16 @@ import msgspec
 
 from indelible.content import Metadata, Part, ToolCall, ToolInputDelta, ToolInputEnd, ToolInputStart, encode
 
+_LONGEST_ID: Final = 200
+"""Longer ones do not become the id of a call. The loop refuses what is much longer (loop/normalize.py)."""
+_LONGEST_KEPT_ID: Final = 16 * 1024
+GIVEN_ID: Final = "given_id"
+"""The key of a call's metadata for an id of its server that is too long for one of ours."""
+_MOST_CALLS: Final = 129
+"""One more than the loop takes: nothing after it counts, and looking for the call of each piece stays cheap."""
+_LONGEST_NAME: Final = 1000
+_HELD_CHARACTERS: Final = 16 * 1024
+"""How long arguments wait for a name. What is handed on counts in the limit of the reply, and what is held does not."""
 THOUGHTS: Final = ("text", "summary")
 """The fields of a detail that contain text."""
 
@@ -35,7 +48,7 @@ class CallPiece(msgspec.Struct, gc=False):
 class _OpenCall:
     """An unfinished call. `id` is ours; `given_id` is the server's, which may be empty."""
 
-    __slots__ = ("announced", "chunks", "ended", "extra_content", "given_id", "id", "name")
+    __slots__ = ("announced", "chunks", "ended", "extra_content", "given_id", "held", "id", "name")
 
     def __init__(self, id_: str, given_id: str) -> None:
         self.id = id_
@@ -43,18 +56,21 @@ class _OpenCall:
         self.name = ""
         self.chunks: list[str] = []
         self.extra_content: Any = None
+        self.held = 0
         self.announced = False
         self.ended = False
 
     def add(self, name: str, arguments: str, parts: list[Part]) -> None:
         """A name arrives whole, in pieces, with every piece again, or late. Until then, arguments are held back."""
-        if name:
+        if name and len(self.name) <= _LONGEST_NAME:
             self.name = name if name.startswith(self.name) else self.name + name
         if arguments:
             self.chunks.append(arguments)
-        if not self.announced and self.name:
-            self._announce(parts)
-        elif self.announced and arguments:
+        if not self.announced:
+            self.held += len(arguments)
+            if self.name or self.held > _HELD_CHARACTERS:
+                self._announce(parts)
+        elif arguments:
             parts.append(ToolInputDelta(self.id, arguments))
 
     def is_whole(self) -> bool:
@@ -73,6 +89,8 @@ class _OpenCall:
         arguments = "".join(self.chunks)
         if isinstance(self.extra_content, dict):
             metadata = {"extra_content": self.extra_content, **metadata}
+        if _is_kept(self.given_id):
+            metadata = {GIVEN_ID: self.given_id, **metadata}
         parts.append(ToolInputEnd(self.id))
         parts.append(
             ToolCall(
@@ -110,7 +128,7 @@ class Calls:
         arguments = _write_arguments(piece.function.arguments) if piece.function else ""
         call = self._find(piece, name)
         if call is None:
-            if not (name or arguments or piece.id):
+            if not (name or arguments or piece.id) or len(self._all) == _MOST_CALLS:
                 return
             call = self._begin(piece, parts)
         elif call.ended or (piece.id and name and call.is_whole()):
@@ -139,7 +157,7 @@ class Calls:
 
     def _begin(self, piece: CallPiece, parts: list[Part]) -> _OpenCall:
         self.end(parts, cut=True, details=[])
-        id_ = piece.id or ""
+        id_ = "" if _is_kept(piece.id or "") else piece.id or ""
         number = len(self._all)
         while not id_ or id_ in self._ids:
             id_ = f"call_{number}"
@@ -150,6 +168,11 @@ class Calls:
         if piece.index is not None:
             self._at[piece.index] = call
         return call
+
+
+def _is_kept(given_id: str) -> bool:
+    """Whether a server's id is too long for one of ours, and short enough to be kept beside it."""
+    return _LONGEST_ID < len(given_id) <= _LONGEST_KEPT_ID
 
 
 def _write_arguments(arguments: Any) -> str:
