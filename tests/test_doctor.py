@@ -64,6 +64,13 @@ async def test_users_of_before_who_look_the_same_are_named() -> None:
         ("warning", "'Ada' and 'ada' look the same. Disable one of these users."),
         ("warning", "'\\u0430da' and 'ada' look the same. Disable one of these users."),
     ]
+    for disabled, left in (("ada", [("'\\u0430da'", "'Ada'")]), ("Ada", [])):
+        with closing(sqlite3.connect("chats.db")) as file, file:
+            file.execute("UPDATE users SET disabled_at = created_at WHERE name = ?", (disabled,))
+        found = [(finding.status, finding.message) for finding in await examine(settings) if finding.check == "users"]
+        assert found == [
+            ("warning", f"{one} and {other} look the same. Disable one of these users.") for one, other in left
+        ]
 
 
 async def test_postgresql_is_asked_for_its_durability_and_its_clock(own_postgres: str) -> None:

@@ -169,6 +169,32 @@ except KeyboardInterrupt:
 """
 
 
+INTERRUPTS = """
+import asyncio, importlib, signal, sys
+import indelible
+
+async def main():
+    loop = asyncio.get_running_loop()
+    interrupted = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, print, "terminated")
+    loop.add_signal_handler(signal.SIGINT, interrupted.set)
+    async with indelible.open(sys.argv[1], model="demo") as app:
+        chat = await app.create_chat()
+        kinds = []
+        async for event in chat.events():
+            kinds.append(event.kind)
+            if event.kind == "snapshot":
+                signal.raise_signal(signal.SIGINT)
+                await interrupted.wait()
+                await chat.update(title="Still here")
+            else:
+                signal.raise_signal(signal.SIGTERM)
+    print(*kinds)
+
+importlib.import_module(sys.argv[2]).run(main())
+"""
+
+
 async def run_program(text: str, *arguments: str) -> tuple[int, list[str], str]:
     """Its exit status, the lines that it printed, and what it complained about."""
     command = [sys.executable, "-W", "error", "-c", text, *arguments]
@@ -196,6 +222,14 @@ async def test_a_server_that_relays_a_feed_ends_when_it_is_told_and_cuts_no_repl
 
 async def test_a_program_with_a_handler_of_its_own_ends_while_a_feed_is_read(tmp_path: Path) -> None:
     assert await run_program(WAITS, str(tmp_path / "chats.db")) == (0, ["closed"], "")
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+async def test_a_signal_that_a_program_handles_in_its_loop_and_that_does_not_end_it_ends_no_feed(
+    loop: str, tmp_path: Path
+) -> None:
+    printed = ["terminated", "snapshot chat"]
+    assert await run_program(INTERRUPTS, str(tmp_path / "chats.db"), loop) == (0, printed, "")
 
 
 async def test_ctrl_c_ends_a_program_that_reads_a_feed(tmp_path: Path) -> None:

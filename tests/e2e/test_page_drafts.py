@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 from tests.e2e.browsing import browse, open_tab
 from tests.e2e.pen import Pen
 from tests.support.app_harness import serve_app
@@ -106,6 +108,32 @@ async def test_a_dialog_has_the_focus_in_its_field_and_loses_no_words(browser: B
         await open_dialog()
         await expect(field).to_have_value("You are a captain.")
         await expect(window.button("Discard changes")).to_have_count(0)
+
+
+@pytest.mark.parametrize(("system", "kept"), [("Be brief. ", "Be brief. As a pirate."), (None, "As a pirate.")])
+async def test_what_is_typed_before_the_system_prompt_has_come_stands_behind_it(
+    browser: Browser, database: str, system: str | None, kept: str
+) -> None:
+    async with serve_app(database, worker=False) as server, browse(browser, server.url) as window:
+        page, field = window.page, window.page.get_by_role("textbox", name="System prompt")
+        chat = await server.client.create_chat(title="Sea", system=system)
+        await page.goto(f"{server.url}/#{chat['id']}")
+        await expect(page.locator("#title")).to_have_text("Sea")
+        may_come = asyncio.Event()
+
+        async def answer_late(route: Route) -> None:
+            await may_come.wait()
+            await route.continue_()
+
+        await page.route(f"**/api/v1/chats/{chat['id']}", answer_late)
+        await window.button("This chat").click()
+        await page.get_by_role("menuitem", name="System prompt").click()
+        await expect(field).to_be_focused()
+        await page.keyboard.type("As a")
+        may_come.set()
+        await expect(window.button("Save")).to_be_enabled()
+        await page.keyboard.type(" pirate.")
+        await expect(field).to_have_value(kept)
 
 
 async def test_a_title_that_was_not_saved_is_there_when_its_dialog_opens_again(browser: Browser, database: str) -> None:

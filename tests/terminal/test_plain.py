@@ -54,6 +54,14 @@ async def test_each_line_is_answered_and_a_failure_is_told_on_the_other_side(ope
     assert [len(call.messages) for call in model.calls] == [1, 3]
 
 
+async def test_a_reply_in_a_pipe_keeps_the_marks_of_its_language_and_nothing_that_turns_it(
+    open_chats: OpenApp,
+) -> None:
+    model = ScriptedModel([[parts.text_delta("1", "C\u200f\u200e\u061c \u202ehs.x\x1b[2J"), parts.finish()]])
+    shown = "C\u200f\u200e\u061c \ufffdhs.x\ufffd[2J\n\n"
+    assert await filter_lines(open_chats(model), ["first"]) == (shown, "", False)
+
+
 async def test_a_retry_is_told_on_the_other_side(open_chats: OpenApp) -> None:
     overloaded = ModelFailed("The provider is overloaded.", kind="overloaded")
     model = ScriptedModel([[parts.text_delta("1", "On"), overloaded], [parts.text_delta("1", "e."), parts.finish()]])

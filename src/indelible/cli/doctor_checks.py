@@ -36,6 +36,7 @@ from indelible.store.database.transaction import Database, Transaction
 from indelible.store.queries.likeness import find_likeness
 from indelible.tracing import ENDPOINTS
 
+_ACTIVE: Final = "SELECT name FROM users WHERE disabled_at IS NULL"
 LOW_DISK_BYTES: Final = 1024**3
 FULL_DISK_BYTES: Final = 64 * 1024**2
 MAX_SKEW_S: Final = 2.0
@@ -207,11 +208,14 @@ async def _check_names(database: Database) -> list[Finding]:
     """Users from before look-alikes were refused, whom people may take for another."""
 
     async def load(transaction: Transaction) -> list[tuple[str, str]]:
+        alike: dict[str, list[str]] = {}
+        for row in await transaction.all(f"{_ACTIVE} AND likeness IS NULL ORDER BY name"):
+            alike.setdefault(find_likeness(row["name"]), []).append(row["name"])
         found = []
-        for row in await transaction.all("SELECT name FROM users WHERE likeness IS NULL ORDER BY name"):
-            likeness = find_likeness(row["name"])
-            other = await transaction.one("SELECT name FROM users WHERE likeness = $1", likeness)
-            found += [] if other is None else [(str(row["name"]), str(other["name"]))]
+        for likeness, names in alike.items():
+            known = await transaction.one(f"{_ACTIVE} AND likeness = $1", likeness)
+            both = names if known is None else [str(known["name"]), *names]
+            found += [(other, both[0]) for other in both[1:]]
         return found
 
     return [

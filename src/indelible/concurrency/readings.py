@@ -163,13 +163,13 @@ def _find_handlers() -> Iterator[tuple[int, _Handler]]:
     handler = signal.getsignal(signal.SIGTERM)
     if callable(handler):
         yield signal.SIGTERM, handler
-        # asyncio has the same one for every signal that it handles.
-        if signal.getsignal(signal.SIGINT) == handler and not _is_of_asyncio(handler):
+        # An event loop has the same one for every signal that it handles.
+        if signal.getsignal(signal.SIGINT) == handler and not _is_of_loop(handler):
             yield signal.SIGINT, handler
 
 
-def _is_of_asyncio(handler: Callable[..., Any]) -> bool:
-    return getattr(handler, "__module__", "") == "asyncio.unix_events"
+def _is_of_loop(handler: _Handler) -> bool:
+    return getattr(handler, "__module__", "") in ("asyncio.unix_events", "uvloop.loop")
 
 
 def _restore_handlers() -> None:

@@ -26,7 +26,9 @@ Line = list[Segment]
 _WIDEST_COLUMN: Final = 100
 _PARSER: Final = MarkdownIt().enable("table")
 _LINE: Final = re.compile(r"[^\n]*\n")
-_TURNING: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_MARKS: Final = (0x061C, 0x200E, 0x200F)
+"""Arabic and Hebrew are written with them."""
+_TURNING: Final = (*_MARKS, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 """Unicode's Bidi_Control: they change the order in which text is shown, so that a command reads as another one."""
 # Characters that control a terminal (escape sequences, bells) are shown as a replacement character.
 _HARMLESS: Final = dict.fromkeys((*range(32), *range(127, 160), *_TURNING), "\N{REPLACEMENT CHARACTER}") | {
@@ -34,11 +36,17 @@ _HARMLESS: Final = dict.fromkeys((*range(32), *range(127, 160), *_TURNING), "\N{
     ord("\t"): "\t",
     ord("\r"): None,
 }
+_HARMLESS_DATA: Final = {code: shown for code, shown in _HARMLESS.items() if code not in _MARKS}
 
 
 def disarm(text: str) -> str:
     """The text without characters that control a terminal, or the direction of text."""
     return text.translate(_HARMLESS)
+
+
+def disarm_data(text: str) -> str:
+    """The same for a pipe or a file. It keeps the marks of languages: they belong to the text, and turn little."""
+    return text.translate(_HARMLESS_DATA)
 
 
 def split_finished(source: str) -> tuple[list[str], str]:

@@ -31,7 +31,7 @@ from indelible.content import Part, TextDelta, ToolResult
 from indelible.errors import Invalid
 from indelible.service.results import Accepted
 from indelible.terminal.feed_view import BUSY, ChatSetup, FeedView
-from indelible.terminal.markdown import disarm
+from indelible.terminal.markdown import disarm, disarm_data
 
 _READ_BYTES: Final = 65536
 MAX_INPUT_BYTES: Final = 16_000_000
@@ -95,18 +95,19 @@ class PlainReply:
         self._out = out
         self._errors = errors
         self._tools = tools
+        self._disarm = disarm if out.isatty() else disarm_data
         self._at_line_start = True
 
     def show(self, part: Part) -> None:
         match part:
             case TextDelta():
-                self._write(disarm(part.delta))
+                self._write(self._disarm(part.delta))
             case ToolResult():
                 verb = "failed" if part.is_error else "answered"
                 line = f"[{part.name} {verb}: {' '.join(str(part.output).split())}]"
                 self.end()
                 if self._tools:
-                    self._write(disarm(f"\n{line}\n\n"))
+                    self._write(self._disarm(f"\n{line}\n\n"))
                 else:
                     self.note(line)
             case _:

@@ -129,9 +129,9 @@ export class Controller {
     });
     addEventListener("pageshow", () => this.tab.noteShown());
     addEventListener("pagehide", () => {
-      this.tab.noteLeft();
       this.drafts.flushAll();
       void this.chats.finishDeletions();
+      this.tab.noteLeft(); // last: there may be no room for it
     });
     document.addEventListener("visibilitychange", () => {
       if (document.hidden) this.drafts.flushAll();

@@ -47,7 +47,7 @@ function SystemPrompt({ c, chat }) {
   };
   return html`<${Modal} c=${c} label="System prompt" onLeave=${prompt.leave}><form onSubmit=${save}>
     <p class="faint">Instructions that the model gets before the conversation.</p>
-    <textarea aria-label="System prompt" rows="8" readonly=${!prompt.isKnown} value=${prompt.text} placeholder=${prompt.isKnown ? "You are a helpful assistant." : "Loading…"}
+    <textarea aria-label="System prompt" rows="8" value=${prompt.text} placeholder=${stored === null ? "Loading…" : "You are a helpful assistant."}
       onInput=${(/** @type {any} */ { target }) => prompt.type(target.value)}></textarea>
     ${prompt.note}
     <div class="buttons"><button type="submit" class="primary" disabled=${stored === null}>Save</button></div>

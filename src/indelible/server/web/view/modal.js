@@ -56,6 +56,14 @@ export function useKept({ c, name, stored, dialog, what }) {
       if (found && typed === null && found === c.unsaved.get(name)) { setTyped(found); setOld(true); }
     });
   }, []);
+  const isEarly = useRef(false); // it is typed before it is known what stands there: at the end of that
+  const type = (/** @type {string} */ text) => { setTyped(text); c.unsaved.set(name, text === stored ? "" : text); };
+  useLayoutEffect(() => {
+    if (stored === null || !isEarly.current) return;
+    isEarly.current = false;
+    if (typed) type(stored + typed);
+    else setTyped(null);
+  }, [stored]);
   const isChanged = typed !== null && typed !== stored;
   const undo = () => {
     c.unsaved.set(name, typed ?? "");
@@ -64,8 +72,10 @@ export function useKept({ c, name, stored, dialog, what }) {
   };
   return {
     text: typed ?? stored ?? "",
-    isKnown: typed !== null || stored !== null, // else there is nothing to write on yet
-    type: (/** @type {string} */ text) => { setTyped(text); c.unsaved.set(name, text === stored ? "" : text); },
+    type: (/** @type {string} */ text) => {
+      isEarly.current ||= stored === null && typed === null;
+      type(text);
+    },
     forget: () => c.unsaved.clear(name),
     leave: () => { if (isChanged) c.toast(`The ${what} was not saved. What you typed is kept.`, undo); },
     note: isOld && isChanged && html`<p class="faint">Not saved yet. <button type="button" class="link" onClick=${() => {
