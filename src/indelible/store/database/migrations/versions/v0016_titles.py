@@ -44,5 +44,5 @@ def upgrade() -> None:
 def _find_title(blocks: bytes | None) -> str | None:
     try:
         return None if blocks is None else extract_title(decode_blocks(blocks))
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
