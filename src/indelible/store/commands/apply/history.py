@@ -180,6 +180,7 @@ async def _is_head(change: ChatChange, summary: Message) -> bool:
 async def add_tool_results(change: ChatChange, _effect: effects.AddToolResults) -> None:
     names = {call.id: call.name for call in change.open_calls}
     given = {result.call_id: result for result in require(change.payload, ToolResultsInput).results}
+    await _use_files(change, [file for result in given.values() for file in result.files])  # locked in their order
     ordered = [
         ToolResult(
             call_id=call_id,
