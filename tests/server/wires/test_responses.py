@@ -377,7 +377,8 @@ async def test_a_conversation_shows_all_of_its_items(harness: AppHarness) -> Non
         made = await client.conversations.create()
         for start in range(0, 450, 150):
             batch: Any = [{"role": "user", "content": str(at)} for at in range(start, start + 150)]
-            await client.conversations.items.create(made.id, items=batch)
+            added = await client.conversations.items.create(made.id, items=batch)
+            assert (len(added.data), added.has_more) == (150, False)
         items = [item async for item in client.conversations.items.list(made.id, order="asc", limit=100)]
         shown: list[Any] = items
         assert [item.content[0].text for item in shown] == [str(at) for at in range(450)]
