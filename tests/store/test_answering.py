@@ -19,7 +19,7 @@ async def store(engine: AsyncEngine) -> SqlStore:
     return SqlStore(get_database(engine))
 
 
-async def test_the_last_turn_that_answers_a_message_is_found_and_none_of_another(
+async def test_the_last_turn_that_answers_a_message_is_found_and_none_of_another_message(
     store: SqlStore, engine: AsyncEngine
 ) -> None:
     chat, other = await Driver(store, engine).create("first"), await Driver(store, engine).create("other")

@@ -314,6 +314,7 @@ async def test_the_upgrade_to_0016_names_untitled_chats_after_their_first_words(
         "hidden": ("NULL", "'user'", "'model'", words),
         "wordless": ("NULL", "'user'", "'both'", encode([File(file_id="f")])),
         "unreadable": ("NULL", "'user'", "'both'", b"{"),
+        "undecodable": ("NULL", "'user'", "'both'", b'[{"type":"text","text":"\xff"}]'),
     }
     async with begin_write(engine) as connection:
         for name, (title, role, visibility, blocks) in chosen.items():
@@ -333,7 +334,7 @@ async def test_the_upgrade_to_0016_names_untitled_chats_after_their_first_words(
     assert found == {
         "untitled": ("Is it\ufffd raining?", True),
         "titled": ("Rain", False),
-        **dict.fromkeys(("hidden", "wordless", "unreadable", "empty"), (None, False)),
+        **dict.fromkeys(("hidden", "wordless", "unreadable", "undecodable", "empty"), (None, False)),
     }
     await close(engine)
 

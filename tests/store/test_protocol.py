@@ -157,7 +157,7 @@ KEPT_BY = {
     },
     "events": {"The events after": "a_view_and_the_events_after_its_cursor_are_everything_exactly_once"},
     "answering": {
-        "The last turn that answers": "the_last_turn_that_answers_a_message_is_found_and_none_of_another",
+        "The last turn that answers": "the_last_turn_that_answers_a_message_is_found_and_none_of_another_message",
         "It is told with": "a_turn_that_waited_begins_again_with_every_result_and_with_nothing_else",
     },
     "attempts": {

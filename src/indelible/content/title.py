@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from indelible.content.blocks import Block, Text
+from indelible.content.messages import Message
 
 MAX_TITLE_LENGTH: Final = 80
 _LONGEST_SOURCE: Final = 10_000
@@ -32,6 +33,12 @@ _INLINE: Final = (
 def extract_title(blocks: Sequence[Block]) -> str | None:
     """The beginning of a message; None if it has no text."""
     return tidy_title(" ".join(block.text for block in blocks if isinstance(block, Text))) or None
+
+
+def find_first_words(messages: Sequence[Message]) -> str | None:
+    """The title that the user's first message in a conversation gives it."""
+    first = next((message for message in messages if message.role == "user" and message.visibility == "both"), None)
+    return None if first is None else extract_title(first.blocks)
 
 
 def tidy_title(text: str) -> str:

@@ -33,7 +33,7 @@ import msgspec
 from msgspec.structs import replace
 
 from indelible.content import Block, Message, ToolResult, ToolSpec, encode
-from indelible.content.title import extract_title
+from indelible.content.title import extract_title, find_first_words
 from indelible.errors import Invalid, NotAllowed, NotFound, Refused
 from indelible.feed import Cursors
 from indelible.ids import ULID, derive_id, is_id, new_id
@@ -168,7 +168,7 @@ class ConversationService:
             system_prompt=settings.system,
             parameters=settings.parameters,
             tools=settings.tools,
-            suggested_title=extract_title(given.blocks),
+            suggested_title=extract_title(given.blocks) if given.blocks else find_first_words(given.history),
             labels=_to_labels(metadata or {}),
             ephemeral=ephemeral,
         )
@@ -180,7 +180,7 @@ class ConversationService:
         await self.service._check_owner(chat_id)
         if not history:
             raise Invalid("items: there is nothing to add.")
-        added = AddedHistory(history=list(history))
+        added = AddedHistory(history=list(history), suggested_title=find_first_words(history))
         ids = await self._once._execute(chat_id, commands.AddMessages(), added, _list_added, list[str])
         return await self.list_path(chat_id, upto=ids[-1], limit=len(ids))
 

@@ -104,9 +104,13 @@ class UserInput(Payload[Send | SendInterrupt | SendSteer | Edit], frozen=True, k
 
 
 class AddedHistory(Payload[AddMessages], frozen=True, kw_only=True):
-    """Messages that were said elsewhere, in their order."""
+    """Messages that were said elsewhere, in their order.
+
+    `suggested_title` is for a chat that has no message yet, and no title.
+    """
 
     history: list[Message] = []
+    suggested_title: str | None = None
 
 
 class QueuedInput(Payload[EditQueued], frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from indelible.clock import Clock
 from indelible.concurrency.scope import CancelScope
 from indelible.content import Message
-from indelible.content.title import extract_title, tidy_title
+from indelible.content.title import find_first_words, tidy_title
 from indelible.errors import ModelFailed
 from indelible.loop.ask_once import ask_once
 from indelible.loop.attempt import ReplyLimits
@@ -52,9 +52,3 @@ async def make_title(
         record.end("error", failure.message)
         return None
     return title or find_first_words(messages)
-
-
-def find_first_words(messages: Sequence[Message]) -> str | None:
-    """The beginning of the user's first message."""
-    first = next((message for message in messages if message.role == "user" and message.visibility == "both"), None)
-    return None if first is None else extract_title(first.blocks)

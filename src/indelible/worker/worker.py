@@ -34,6 +34,7 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from indelible.concurrency.scope import CancelScope
+from indelible.content.title import find_first_words
 from indelible.errors import Lost, NotFound, Refused, Shutdown, StoreFailed, TestBroken
 from indelible.ids import new_id
 from indelible.logs import get_logger, log_context
@@ -46,7 +47,7 @@ from indelible.worker.chat_runner import BROKEN, ChatRunner
 from indelible.worker.dependencies import WorkerDependencies
 from indelible.worker.list_upkeep import ListUpkeep
 from indelible.worker.pulse import Pulse
-from indelible.worker.titles import find_first_words, make_title
+from indelible.worker.titles import make_title
 
 T = TypeVar("T")
 _log: Final = get_logger(__name__)

@@ -355,13 +355,30 @@ async def test_items_are_added_to_a_conversation_without_a_reply(harness: AppHar
     assert told == [("user", 1), ("assistant", 1), ("tool", 1), ("user", 1)]
 
 
+@pytest.mark.both_databases
+async def test_a_conversation_that_came_as_items_has_a_title(harness: AppHarness) -> None:
+    """The first words, as that of every chat (rule 10.15). Its owner's own title stays."""
+    server = await harness.start_server(worker=False)
+    items: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where is **Oslo**?"}]
+    async with open_openai(server) as client:
+        begun = await client.conversations.create(items=items)
+        added, named = await client.conversations.create(), await client.conversations.create()
+        await server.client.update_chat(named.id.replace("conv_", "chat_"), title="Mine")
+        for made in (added, named):
+            await client.conversations.items.create(made.id, items=items)
+            await client.conversations.items.create(made.id, items=[{"role": "user", "content": "Later."}])
+        titles = {chat["id"][5:]: chat["title"] for chat in (await server.client.list_chats())["items"]}
+        assert [titles[made.id[5:]] for made in (begun, added, named)] == ["Where is Oslo?", "Where is Oslo?", "Mine"]
+
+
 async def test_a_conversation_shows_all_of_its_items(harness: AppHarness) -> None:
     server = await harness.start_server(worker=False)
     async with open_openai(server) as client:
         made = await client.conversations.create()
         for start in range(0, 450, 150):
             batch: Any = [{"role": "user", "content": str(at)} for at in range(start, start + 150)]
-            await client.conversations.items.create(made.id, items=batch)
+            added = await client.conversations.items.create(made.id, items=batch)
+            assert (len(added.data), added.has_more) == (150, False)
         items = [item async for item in client.conversations.items.list(made.id, order="asc", limit=100)]
         shown: list[Any] = items
         assert [item.content[0].text for item in shown] == [str(at) for at in range(450)]

@@ -150,7 +150,7 @@ async def _start(conversations: ConversationService, chat_id: str, body: ChatReq
         if last.get("role") != "user":
             raise Invalid(f"messageId: this chat has no message {str(body.messageId)[:100]!r}.")
     elif last.get("role") == "assistant":
-        return await _bring_outputs(conversations, chat_id, last, path)
+        return await _bring_outputs(named, chat_id, last, path)
     elif (edited := await _find(conversations, chat_id, path, body.messageId)) is not None:
         return await _edit(named, chat_id, edited, body)
     known = find_user_message(path, ui_id or "")
@@ -208,6 +208,7 @@ async def _bring_outputs(
     if results:
         start = await conversations.submit(chat_id, results)
         return start, _last_asked(path) or str(reply.get("id"))
+    path = await conversations.list_path(chat_id)  # an equal request may have just brought them
     asked = find_user_message(path, get_ui_id(reply) or "")
     given = {block.call_id for message in path for block in message.blocks if isinstance(block, ToolResult)}
     if asked is not None and outputs and given.issuperset(outputs):

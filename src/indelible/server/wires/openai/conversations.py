@@ -16,7 +16,7 @@ from indelible.ids import new_id, read_creation_ms
 from indelible.server.dependencies import Reads, State, Writes, answer_json
 from indelible.server.wires.openai.items import write_items
 from indelible.server.wires.openai.names import name_conversation, read_conversation_name
-from indelible.server.wires.openai.pages import show_page
+from indelible.server.wires.openai.pages import show_list, show_page
 from indelible.server.wires.openai.responses.request import Metadata
 from indelible.server.wires.openai.responses.stored import read_input
 from indelible.server.wires.requests import WireBody, read_body
@@ -86,8 +86,7 @@ async def add_items(conversation_id: str, request: Request, state: State, servic
     body = await read_body(request, ConversationRequest)
     conversations = ConversationService(service, once)
     added = await conversations.add_messages(chat_id, await read_input(state, conversations, body.items or []))
-    items = write_items(chat_id, added)
-    return answer_json(show_page(items, limit=len(items), after=None, order="asc"))
+    return answer_json(show_list(write_items(chat_id, added)))
 
 
 @router.get("/conversations/{conversation_id}/items/{item_id}")

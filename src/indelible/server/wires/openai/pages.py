@@ -11,7 +11,7 @@ MAX_ITEMS: Final = 100
 
 
 def show_page(items: Sequence[dict[str, Any]], *, limit: int, after: str | None, order: str) -> dict[str, Any]:
-    """One page of these items, which are oldest first."""
+    """One page of these items, which are oldest first. The client has chosen `limit`."""
     ordered = list(items) if order == "asc" else list(reversed(items))
     if after is not None:
         at = next((at for at, item in enumerate(ordered) if item["id"] == after), None)
@@ -19,10 +19,15 @@ def show_page(items: Sequence[dict[str, Any]], *, limit: int, after: str | None,
             raise Invalid("after: there is no such item.")
         ordered = ordered[at + 1 :]
     page = ordered[: max(1, min(limit, MAX_ITEMS))]
+    return show_list(page, has_more=len(ordered) > len(page))
+
+
+def show_list(items: Sequence[dict[str, Any]], *, has_more: bool = False) -> dict[str, Any]:
+    """These items, all of them."""
     return {
         "object": "list",
-        "data": page,
-        "first_id": page[0]["id"] if page else None,
-        "last_id": page[-1]["id"] if page else None,
-        "has_more": len(ordered) > len(page),
+        "data": items,
+        "first_id": items[0]["id"] if items else None,
+        "last_id": items[-1]["id"] if items else None,
+        "has_more": has_more,
     }

@@ -95,6 +95,8 @@ async def add_history(change: ChatChange, new: NewChat | AddedHistory) -> None:
     await _use_files(change, brought)
     for message in new.history:
         await put(change, replace(message, blocks=await _use_files(change, message.blocks)))
+    if isinstance(new, AddedHistory) or not new.blocks:
+        _suggest_title(change, new.suggested_title)
 
 
 async def _use_files(change: ChatChange, blocks: list[Block]) -> list[Block]:
@@ -109,9 +111,14 @@ async def add_message(change: ChatChange, effect: effects.AddMessage) -> None:
     await put_user(change, await _use_files(change, new.blocks), model)
     for message in new.progress if isinstance(new, NewChat) else ():
         await put(change, replace(message, blocks=await _use_files(change, message.blocks)))
-    if change.snapshot.head_id is None and not change.has_title and new.suggested_title is not None:
-        change.changes |= {"title": new.suggested_title, "title_is_provisional": True}
-        change.emit("chat", title=new.suggested_title)
+    _suggest_title(change, new.suggested_title)
+
+
+def _suggest_title(change: ChatChange, title: str | None) -> None:
+    """The provisional title of a chat that has none, with its first message (rule 10.15)."""
+    if change.snapshot.head_id is None and not change.has_title and title is not None:
+        change.changes |= {"title": title, "title_is_provisional": True}
+        change.emit("chat", title=title)
 
 
 async def put_user(change: ChatChange, blocks: list[Block], model: str | None, **detail: Any) -> Message:
@@ -173,6 +180,7 @@ async def _is_head(change: ChatChange, summary: Message) -> bool:
 async def add_tool_results(change: ChatChange, _effect: effects.AddToolResults) -> None:
     names = {call.id: call.name for call in change.open_calls}
     given = {result.call_id: result for result in require(change.payload, ToolResultsInput).results}
+    await _use_files(change, [file for result in given.values() for file in result.files])  # locked in their order
     ordered = [
         ToolResult(
             call_id=call_id,

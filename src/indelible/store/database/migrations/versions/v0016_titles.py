@@ -19,13 +19,14 @@ from indelible.store.database.transaction import clean_label
 revision: Final = "0016"
 down_revision: Final = "0015"
 
-_CHUNK_ROWS: Final = 500
+_CHUNK_ROWS: Final = 100
+"""Every chunk is two round trips, and nobody can use the database meanwhile; each chat's message may be long."""
 _UNTITLED: Final = """
-SELECT id FROM chats WHERE title IS NULL AND head_id IS NOT NULL AND id > :after ORDER BY id LIMIT :n
-"""
-_FIRST: Final = """
-SELECT blocks FROM messages WHERE chat_id = :chat_id AND role = 'user' AND visibility = 'both'
-ORDER BY created_at, id LIMIT 1
+SELECT id, (
+    SELECT blocks FROM messages WHERE chat_id = chats.id AND role = 'user' AND visibility = 'both'
+    ORDER BY created_at, id LIMIT 1
+) AS blocks
+FROM chats WHERE title IS NULL AND head_id IS NOT NULL AND id > :after ORDER BY id LIMIT :n
 """
 _NAME: Final = "UPDATE chats SET title = :title, title_is_provisional = TRUE WHERE id = :chat_id"
 
@@ -33,16 +34,16 @@ _NAME: Final = "UPDATE chats SET title = :title, title_is_provisional = TRUE WHE
 def upgrade() -> None:
     connection = op.get_bind()
     after = ""
-    while chats := connection.execute(text(_UNTITLED), {"after": after, "n": _CHUNK_ROWS}).scalars().all():
-        after = chats[-1]
-        for chat_id in chats:
-            blocks = connection.execute(text(_FIRST), {"chat_id": chat_id}).scalar()
-            if (title := _find_title(blocks)) is not None:
-                connection.execute(text(_NAME), {"chat_id": chat_id, "title": clean_label(title)})
+    while chats := connection.execute(text(_UNTITLED), {"after": after, "n": _CHUNK_ROWS}).all():
+        after = chats[-1].id
+        found = {chat.id: title for chat in chats if (title := _find_title(chat.blocks)) is not None}
+        if found:
+            named = [{"chat_id": chat_id, "title": clean_label(title)} for chat_id, title in found.items()]
+            connection.execute(text(_NAME), named)
 
 
 def _find_title(blocks: bytes | None) -> str | None:
     try:
         return None if blocks is None else extract_title(decode_blocks(blocks))
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
