@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 
 import pytest
 from tests.support.s3_server import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, S3Server
 
 from indelible.errors import NotFound, StoreFailed
-from indelible.files.s3_bytes import S3Bytes
+from indelible.files.protocol import CHUNK_BYTES
+from indelible.files.s3_bytes import S3Bytes, read_file
 from indelible.files.s3_signature import Credentials
 from indelible.testing import ManualClock
 
@@ -62,6 +64,19 @@ async def test_a_storage_that_fails_for_the_moment_is_asked_again_with_the_whole
         with pytest.raises(StoreFailed, match="status 503"):
             await write(store, b"rain")
         await store.close()
+
+
+async def test_a_failed_request_that_still_reads_its_body_takes_nothing_from_the_next_one() -> None:
+    content = b"rain" * CHUNK_BYTES
+    with tempfile.TemporaryFile() as file:
+        file.write(content)
+        old, new = read_file(file), read_file(file)
+        received = b""
+        async for chunk in new:
+            received += chunk
+            await anext(old, b"")
+        assert received == content
+        assert [chunk async for chunk in old] == []
 
 
 async def test_a_refusal_says_what_to_check_and_shows_no_key(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -128,7 +129,7 @@ class S3Bytes:
         now, credentials = self._clock.now(), self._credentials
         signed = sign(method, url, headers, sha256=sha256, credentials=credentials, region=self._region, now=now)
         place = URL(url).with_path(escape_path(URL(url, encoded=True).path), encoded=True)
-        body = None if file is None else _read_file(file)
+        body = None if file is None else read_file(file)
         response = await self._session.request(method, place, headers=signed, data=body, allow_redirects=False)
         if response.status < 300:
             return response
@@ -181,7 +182,14 @@ async def _run(do: Callable[..., T], *given: object) -> T:
         raise StoreFailed(f"The temporary file of an upload could not be written: {error.strerror}.") from error
 
 
-async def _read_file(file: IO[bytes]) -> AsyncIterator[bytes]:
-    await _run(file.seek, 0)
-    while chunk := await _run(file.read, CHUNK_BYTES):
+async def read_file(file: IO[bytes]) -> AsyncIterator[bytes]:
+    """From its beginning, and by position: a request that failed may still be reading when it is repeated."""
+    await _run(file.flush)
+    start = 0
+    while chunk := await _run(_read_at, file, start):
+        start += len(chunk)
         yield chunk
+
+
+def _read_at(file: IO[bytes], start: int) -> bytes:
+    return os.pread(file.fileno(), CHUNK_BYTES, start)
