@@ -33,7 +33,7 @@ class Pooler:
         self._url = make_url(server)
         self._keeps = session
         self._free: list[_Server] = []
-        self._opened: list[_Server] = []
+        self._opened: list[asyncio.StreamWriter] = []
         self._clients: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
@@ -48,8 +48,8 @@ class Pooler:
                 client.cancel()
             async with deadline("the end of the pooler's clients"):
                 await asyncio.gather(*self._clients, return_exceptions=True)
-            for server in self._opened:
-                server.writer.transport.abort()
+            for writer in self._opened:
+                writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -92,14 +92,13 @@ class Pooler:
             return self._free.pop()
         where = f"{self._url.query['host']}/.s.PGSQL.{self._url.port or 5432}"
         reader, writer = await asyncio.open_unix_connection(where)
+        self._opened.append(writer)
         writer.write(startup)
         greeting = message = await _read_message(reader)
         while message[:1] != _READY:
             message = await _read_message(reader)
             greeting += message
-        server = _Server(reader, writer, greeting)
-        self._opened.append(server)
-        return server
+        return _Server(reader, writer, greeting)
 
     async def _pump(self, server: _Server, writer: asyncio.StreamWriter) -> None:
         """Carry answers until the transaction is over; then the connection is free."""
