@@ -258,6 +258,7 @@ async def test_the_bubble_of_an_arabic_message_stays_at_its_side(browser: Browse
         for words in ("Hello", "مرحبا"):
             await window.send(words)
         await expect(window.items).to_have_count(1)
+        await window.page.wait_for_function("() => location.hash.length > 1")  # the server has the first one
         await server.client.interrupt(window.chat_id)
         await expect(window.items.locator(".bubble")).to_have_count(2)
         edges = {
