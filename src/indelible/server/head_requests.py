@@ -21,6 +21,8 @@ from starlette.requests import Request
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from indelible.server.router import Router
+
 _IS_HEAD: Final = "indelible.is_head"
 _CHANGES_SOMETHING: Final = "/login/oidc"
 
@@ -61,7 +63,9 @@ def find_methods(request: Request) -> list[str]:
     """All methods of the path of this request, which one of its routes has refused."""
     found: set[str] = set()
     for route in request.app.routes:
-        if route.matches(request.scope)[0] is not Match.NONE:
+        if isinstance(route, Router):
+            found |= route.find_methods(request.scope)
+        elif route.matches(request.scope)[0] is not Match.NONE:
             found |= getattr(route, "methods", None) or {"GET"}
     found = found or {"GET"}  # a file of the page: its mount has changed the path
     if "GET" in found and not is_head(request.scope):

@@ -14,9 +14,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
 
 from indelible.content import encode
@@ -107,7 +108,7 @@ def make_problem(
     return Response(encode({**about, **more}), status_code=status, media_type=MEDIA_TYPE, headers=given)
 
 
-def add_problem_handlers(application: FastAPI) -> None:
+def add_problem_handlers(application: Starlette) -> None:
     """Answer every error that reaches the application with a problem."""
     application.add_exception_handler(Refused, _answer_refusal)
     application.add_exception_handler(StoreFailed, _answer_store_failure)

@@ -1,0 +1,384 @@
+"""Routes: from a request to the arguments of a typed function, and from its result to a response.
+
+A route is an async function. What it is called with follows from its signature, which is read once, when the route is
+added:
+
+    chat_id: str                                     a name in the path
+    limit: Annotated[int, Meta(ge=1, le=200)] = 50   one value of the query, or of a header (`Annotated[…, HEADER]`)
+    body: NewMessage                                 the JSON body, a msgspec struct; optional if it is `| None = None`
+    service: Annotated[LocalService, FromRequest(f)]   what `f` makes of the request, once all of the above is valid
+    request: Request                                 the request itself
+
+What it returns is sent as JSON, None as 204, a `Response` as it is. A mistake in a value is an `Invalid` (422) that
+names its place, as in `body.tools[1].name: …`; a body that is no JSON at all is a 400. That is everything our routes
+need. A function that asks for more is refused when it is added, so no request can be the first to find out. A
+dependency takes the request and nothing else: nothing is resolved while a request waits.
+
+msgspec decodes a body by its type and stops at the first mistake, so a body of mistakes costs no more than a valid one.
+JSON is read strictly: `"5"` is no integer, and there is no NaN. Values of a query are texts, so `5` and `true` are
+read there.
+
+Must stay true (tests/server/test_router.py): no request is a server error here,
+whatever is in it; nothing is taken from a request before all of it is valid.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from inspect import Parameter, iscoroutinefunction, signature
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
+from starlette.types import Receive, Scope, Send
+
+from indelible.content import encode
+from indelible.errors import Invalid
+
+JSON: Final = "application/json"
+HEADER: Final = "header"
+"""In `Annotated`: the value is a header's, named like the parameter with `-` for `_`."""
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SINGLE: Final = (str, int, float, bool, date)
+_NOT_SENT_AS_JSON: Final = "Send the body as JSON, with the header `Content-Type: application/json`."
+_PLACE: Final = re.compile(r"(.*?)(?: - at (?:`key` in )?`\$([^`]*)`)?", re.DOTALL)
+"""How msgspec says where a mistake is."""
+_LONG_QUOTE: Final = re.compile(r"([`'])([^`']{40})[^`']*\1")
+_LONGEST_SENTENCE: Final = 300
+
+
+@dataclass(frozen=True)
+class FromRequest:
+    """In `Annotated`: the argument is what this function makes of the request. It may be `async`."""
+
+    make: Callable[[Request], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """One value of a query or a header."""
+
+    name: str
+    """The name of the parameter."""
+    place: Literal["query", "header"]
+    kind: Any
+    """Its type, without None."""
+    default: Any = Parameter.empty
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is Parameter.empty
+
+    @property
+    def key(self) -> str:
+        """Its name in the request."""
+        return self.name if self.place == "query" else self.name.replace("_", "-")
+
+    def read(self, text: str) -> Any:
+        if self.kind is str:
+            return text
+        try:
+            return msgspec.convert(text, self.kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise Invalid(describe_mistake(f"{self.place}.{self.key}", error)) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """What is known of a route, as a value: the router, the document and the tests read it."""
+
+    method: str
+    path: str
+    name: str
+    description: str
+    values: tuple[Value, ...]
+    body: Any = None
+    """The type of the body; a union with None if it may be missing."""
+    result: Any = None
+    """The type of what is sent as JSON with `status`."""
+    made: Mapping[str, Callable[[Request], Any]] = field(default_factory=dict)
+    """The arguments that are made from the request."""
+    status: int = 200
+    tag: str = ""
+    responses: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    """What the document says beside that, by status."""
+    request_body: Mapping[str, Any] | None = None
+    """What the document says of a body that the function reads itself."""
+    problems: tuple[int, ...] = ()
+    """Statuses of problems that only this route has."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names in the path."""
+        return re.findall(r"{(\w+)", self.path)
+
+
+class Route:
+    """An operation and the function that carries it out."""
+
+    def __init__(self, operation: Operation, function: Callable[..., Any], request_name: str | None) -> None:
+        self.operation = operation
+        self._function = function
+        self._request_name = request_name
+        self._names = operation.names
+        self._values = [(value.name, value.key, value) for value in operation.values]
+        self._defaults = {value.name: value.default for value in operation.values if not value.is_required}
+        self._made = [(name, make, iscoroutinefunction(make)) for name, make in operation.made.items()]
+        self._decode = None if operation.body is None else msgspec.json.Decoder(operation.body).decode
+        self._needs_body = operation.body is not None and strip_none(operation.body) == operation.body
+
+    async def answer(self, request: Request, found: Sequence[str]) -> Response:
+        """The response to a request, with what was found in its path."""
+        arguments = await self._read(request, found)
+        result = await self._function(**arguments)
+        if isinstance(result, Response):
+            return result
+        if result is None:
+            return Response(status_code=204)
+        return Response(encode(result), status_code=self.operation.status, media_type=JSON)
+
+    async def _read(self, request: Request, found: Sequence[str]) -> dict[str, Any]:
+        arguments: dict[str, Any] = dict(zip(self._names, found, strict=True))
+        if self._values:
+            arguments |= self._defaults
+            for name, key, value in self._values:
+                given = (request.query_params if value.place == "query" else request.headers).get(key)
+                if given is not None:
+                    arguments[name] = value.read(given)
+                elif value.is_required:
+                    raise Invalid(f"{value.place}.{key}: required.")
+        if self._decode is not None:
+            arguments["body"] = await self._read_body(request)
+        if self._request_name is not None:
+            arguments[self._request_name] = request
+        for name, make, is_async in self._made:
+            arguments[name] = await make(request) if is_async else make(request)
+        return arguments
+
+    async def _read_body(self, request: Request) -> Any:
+        try:
+            body = await request.body()
+        except ClientDisconnect as error:
+            raise HTTPException(400, "The request was cut.") from error  # nobody reads it
+        if not body:
+            if self._needs_body:
+                raise Invalid("body: required.")
+            return None
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
+            raise Invalid(_NOT_SENT_AS_JSON)
+        assert self._decode is not None
+        try:
+            return self._decode(body)
+        except msgspec.ValidationError as error:
+            raise Invalid(describe_mistake("body", error)) from error
+        except msgspec.DecodeError as error:
+            what = str(error).removeprefix("JSON is malformed: ")
+            raise HTTPException(400, f"The body is not valid JSON: {what}.") from error
+        except UnicodeDecodeError as error:
+            raise HTTPException(400, "The body is not UTF-8.") from error
+        except RecursionError as error:
+            raise HTTPException(400, "The body is nested too deeply.") from error
+
+
+def describe_mistake(place: str, error: msgspec.ValidationError) -> str:
+    """What is wrong with a value, and where in it. Names and values in it are the client's, and may be long."""
+    found = _PLACE.fullmatch(str(error))
+    assert found is not None
+    what = _LONG_QUOTE.sub(r"\1\2…\1", found[1])
+    return f"{place}{found[2] or ''}: {what[:_LONGEST_SENTENCE]}"
+
+
+class _Node:
+    """The routes of one method whose paths begin alike."""
+
+    def __init__(self) -> None:
+        self.route: Route | None = None
+        self.literal: dict[str, _Node] = {}
+        self.named: _Node | None = None
+        self.rest: Route | None = None
+
+    def add(self, parts: Sequence[str], route: Route) -> None:
+        if not parts:
+            self.route = route
+        elif parts[0].endswith(":path}"):
+            self.rest = route
+        elif parts[0].startswith("{"):
+            self.named = self.named or _Node()
+            self.named.add(parts[1:], route)
+        else:
+            self.literal.setdefault(parts[0], _Node()).add(parts[1:], route)
+
+    def find(self, parts: Sequence[str], at: int, found: list[str]) -> Route | None:
+        """The route of a path, whose named parts are added to `found`. A literal part goes before a named one."""
+        if at == len(parts):
+            return self.route
+        part = parts[at]
+        after = self.literal.get(part)
+        if after is not None and (route := after.find(parts, at + 1, found)) is not None:
+            return route
+        if self.named is not None and part:
+            found.append(part)
+            if (route := self.named.find(parts, at + 1, found)) is not None:
+                return route
+            found.pop()
+        if self.rest is not None:
+            found.append("/".join(parts[at:]))
+        return self.rest
+
+
+class Router(BaseRoute):
+    """Routes, as one route of a Starlette application."""
+
+    def __init__(self, *, prefix: str = "", tag: str = "") -> None:
+        self._prefix = prefix
+        self._tag = tag
+        self.routes: list[Route] = []
+        self._by_method: dict[str, _Node] = {}
+
+    @property
+    def operations(self) -> list[Operation]:
+        """Everything that can be asked for, in the order in which it was added."""
+        return [route.operation for route in self.routes]
+
+    # --- adding routes ---
+
+    def get(self, path: str, **about: Any) -> Callable[[F], F]:
+        return self.route("GET", path, **about)
+
+    def post(self, path: str, **about: Any) -> Callable[[F], F]:
+        return self.route("POST", path, **about)
+
+    def put(self, path: str, **about: Any) -> Callable[[F], F]:
+        return self.route("PUT", path, **about)
+
+    def patch(self, path: str, **about: Any) -> Callable[[F], F]:
+        return self.route("PATCH", path, **about)
+
+    def delete(self, path: str, **about: Any) -> Callable[[F], F]:
+        return self.route("DELETE", path, **about)
+
+    def route(self, method: str, path: str, **about: Any) -> Callable[[F], F]:
+        """A decorator; `about` are fields of `Operation` that do not follow from the function."""
+
+        def add(function: F) -> F:
+            self._add(make_route(method, self._prefix + path, function, **{"tag": self._tag, **about}))
+            return function
+
+        return add
+
+    def include(self, other: Router) -> None:
+        """Add the routes of another router."""
+        for route in other.routes:
+            self._add(route)
+
+    def _add(self, route: Route) -> None:
+        self.routes.append(route)
+        parts = route.operation.path.split("/")
+        self._by_method.setdefault(route.operation.method, _Node()).add(parts, route)
+
+    # --- answering ---
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if scope["type"] != "http":
+            return Match.NONE, {}
+        parts = _read_path(scope).split("/")
+        node, found = self._by_method.get(scope["method"]), list[str]()
+        route = None if node is None else node.find(parts, 0, found)
+        if route is not None:
+            return Match.FULL, {"endpoint": route, "indelible.found": found}
+        return (Match.PARTIAL if self.find_methods(scope) else Match.NONE), {"endpoint": None}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route: Route | None = scope["endpoint"]
+        if route is None:
+            raise HTTPException(405)
+        response = await route.answer(Request(scope, receive, send), scope["indelible.found"])
+        await response(scope, receive, send)
+
+    def find_methods(self, scope: Scope) -> set[str]:
+        """The methods of the path of this request."""
+        parts = _read_path(scope).split("/")
+        return {method for method, node in self._by_method.items() if node.find(parts, 0, []) is not None}
+
+
+def _read_path(scope: Scope) -> str:
+    """The path, without the base path under which we are served."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
+
+# --- from a signature to a route ---
+
+
+def make_route(method: str, path: str, function: Callable[..., Any], **about: Any) -> Route:
+    """The route of this function. Raises `TypeError` if it asks for something that a route cannot give."""
+    kinds = get_type_hints(function, include_extras=True)
+    result = kinds.pop("return", None)
+    names, values, made = re.findall(r"{(\w+)", path), list[Value](), dict[str, Any]()
+    body = request_name = None
+    for name, parameter in signature(function).parameters.items():
+        kind = kinds.get(name)
+        marks = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
+        maker = next((mark for mark in marks if isinstance(mark, FromRequest)), None)
+        if name in names:
+            _check(kind is str, function, name)
+            names.remove(name)
+        elif kind is Request:
+            request_name = name
+        elif maker is not None:
+            made[name] = maker.make
+        elif name == "body":
+            _check(_is_struct(strip_none(kind)), function, name)
+            _check((kind == strip_none(kind)) == (parameter.default is Parameter.empty), function, name)
+            body = kind
+        else:
+            place: Literal["query", "header"] = "header" if HEADER in marks else "query"
+            single = strip_none(get_args(kind)[0] if HEADER in marks else kind)
+            _check(_is_single(single), function, name)
+            values.append(Value(name=name, place=place, kind=single, default=parameter.default))
+    _check(not names and iscoroutinefunction(function), function, ", ".join(names) or "its result")
+    is_response = isinstance(result, type) and issubclass(result, Response)
+    operation = Operation(
+        **{
+            "method": method,
+            "path": path,
+            "name": function.__name__,
+            "description": (function.__doc__ or "").strip(),
+            "values": tuple(values),
+            "body": body,
+            "made": made,
+            "result": None if is_response or result is NoneType else result,
+            "status": 204 if result is NoneType else 200,
+            **about,
+        }
+    )
+    return Route(operation, function, request_name)
+
+
+def _check(is_readable: bool, function: Callable[..., Any], name: str) -> None:  # noqa: FBT001
+    if not is_readable:
+        raise TypeError(f"{function.__qualname__}: no route can give it {name!r}.")
+
+
+def strip_none(kind: Any) -> Any:
+    if get_origin(kind) not in (Union, UnionType):
+        return kind
+    return Union[tuple(each for each in get_args(kind) if each is not NoneType)]  # noqa: UP007
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _is_single(kind: Any) -> bool:
+    if get_origin(kind) is Annotated:
+        return _is_single(get_args(kind)[0])
+    return kind in _SINGLE or get_origin(kind) is Literal
