@@ -263,7 +263,7 @@ async def test_s53_a_poisoned_chat_heals_by_itself_and_the_new_answer_is_the_anc
     engine: AsyncEngine, *, is_known: bool
 ) -> None:
     """Through the whole stack, on both databases: the stored bad id is gone, and the next turn is chained again."""
-    async with SimulatedProvider([ANSWER] * 4) as provider, AppHarness(engine).opened() as harness:
+    async with AppHarness(engine).opened() as harness, SimulatedProvider([ANSWER] * 4) as provider:
         name = f"openai:gpt@{provider.base_url('openai')}"
         settings = make_settings(model=name, chain_models=[name])
         catalog = Catalog(settings, environment={})
@@ -334,7 +334,7 @@ async def test_s55_store_and_the_previous_id_are_sent_together_on_a_copy() -> No
 
 
 async def test_without_chain_mode_nothing_is_stored_and_nothing_is_leaned_on(engine: AsyncEngine) -> None:
-    async with SimulatedProvider([ANSWER] * 2) as provider, AppHarness(engine).opened() as harness:
+    async with AppHarness(engine).opened() as harness, SimulatedProvider([ANSWER] * 2) as provider:
         name = f"openai:gpt@{provider.base_url('openai')}"
         catalog = Catalog(make_settings(model=name), environment={})
         try:
