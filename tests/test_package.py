@@ -9,6 +9,7 @@ dependency that is used but not declared fails here, and so does a module that w
 from __future__ import annotations
 
 import ast
+import json
 import os
 import subprocess
 import sys
@@ -214,3 +215,5 @@ def test_the_package_names_the_systems_and_the_pythons_that_it_runs_on() -> None
     assert versions == ["3.11", "3.12", "3.13"]
     assert project["requires-python"] == f">={versions[0]}"
     assert f"{sys.version_info.major}.{sys.version_info.minor}" in versions
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text()
+    assert f"python: {json.dumps(versions)}" in workflow, "CI runs on the versions that are named"
