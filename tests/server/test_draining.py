@@ -101,6 +101,26 @@ async def test_a_reply_is_streamed_to_its_end_while_its_server_drains_and_feeds_
         assert REQUESTS[wire][2] in rest
 
 
+@pytest.mark.parametrize("wire", WIRES)
+async def test_the_drain_limits_a_streamed_reply_and_the_grace_of_the_listener_does_not(
+    database: str, wire: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("indelible.server.process.GRACE_S", 0)
+    held = HeldReply()
+    async with deadline(), serve_app(database, held.model, drain_s=NEVER_S) as server:
+        server.process.config.timeout_graceful_shutdown = int(NEVER_S)
+        async with request_reply(server, wire) as response:
+            await read_beginning(response)
+            idle, writer = await asyncio.open_connection(*server.url.removeprefix("http://").split(":"))
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await idle.readline()
+            server.process.shut_down()
+            await idle.read()  # closed: the server drains
+            writer.close()
+            held.go_on.set()
+            assert REQUESTS[wire][2] in await read_rest(response)
+
+
 @pytest.mark.parametrize("wire", COLLECTED)
 async def test_a_reply_in_one_piece_is_waited_for_while_its_server_drains(database: str, wire: str) -> None:
     held = HeldReply()
