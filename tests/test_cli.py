@@ -701,12 +701,14 @@ def test_the_help_of_migrate_has_examples() -> None:
     assert "indelible migrate --database chats.db" in run_indelible("migrate", "--help").stdout
 
 
-def test_a_wrong_setting_stops_the_chat_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_settings_stop_the_chat_at_its_start_with_one_line_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INDELIBLE_MAX_STEPS", "banana")
+    monkeypatch.setenv("INDELIBLE_PORT", "x")
     done = run_indelible("chat", typed="hello\n")
     assert done.returncode == 2
-    assert "max_steps = 'banana', from the environment variable INDELIBLE_MAX_STEPS" in done.stderr
-    assert "Traceback" not in done.stderr
+    port, steps = done.stderr.splitlines()
+    assert port.startswith("indelible: port = 'x', from the environment variable INDELIBLE_PORT: ")
+    assert steps.startswith("max_steps = 'banana', from the environment variable INDELIBLE_MAX_STEPS: ")
 
 
 def test_the_chat_takes_its_model_from_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:

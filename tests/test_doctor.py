@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import socket
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.support.commands import run_indelible
+from tests.support.commands import INDELIBLE, run_indelible
+from tests.support.waiting import DEADLINE_S
 
 from indelible.cli import doctor_checks
 from indelible.cli.doctor_checks import Finding, examine
@@ -188,3 +192,20 @@ async def test_a_limit_in_dollars_that_cannot_be_enforced_is_named() -> None:
     assert found.message.startswith("user_max_usd_per_day does not limit ollama:llama3: their prices are not known.")
     unlimited = await examine(load_settings(database="chats.db", port=0, **limited | {"user_max_usd_per_day": 0}))
     assert [finding for finding in unlimited if finding.check == "prices"] == []
+
+
+def test_a_limit_of_open_files_that_is_too_low_is_named() -> None:
+    command = ["/bin/sh", "-c", f"ulimit -n 512; exec {shlex.join([*INDELIBLE, 'doctor', '--json'])}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    found = {finding["check"]: finding["status"] for finding in json.loads(done.stdout)}
+    assert (done.returncode, found["open files"]) == (0, "warning")
+
+
+async def test_traces_need_their_exporter(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load_settings(database="chats.db", port=0)
+    assert [finding for finding in await examine(settings) if finding.check == "traces"] == []
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    assert find(await examine(settings), "traces").status == "ok"
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter", None)  # as if it were not installed
+    found = find(await examine(settings), "traces")
+    assert (found.status, "Install indelible[tracing]." in found.message) == ("failed", True)
