@@ -31,6 +31,7 @@ from rich.table import Table
 
 import indelible
 from bench.options import IS_FULL
+from indelible.api.shapes import DebugMode
 from indelible.clock import SystemClock
 from indelible.content import Finish, Message, Part, Text, TextDelta, Usage
 from indelible.loop import TurnHost, run
@@ -38,7 +39,6 @@ from indelible.models import Call, Model
 from indelible.models.catalog import Catalog
 from indelible.recording.recorder import DebugRecorder
 from indelible.settings import load_settings
-from indelible.store.database.tables.enumerations import DebugMode
 from indelible.testing import SimulatedProvider
 
 _ROUNDS: Final = 5 if IS_FULL else 2

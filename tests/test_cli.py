@@ -28,10 +28,10 @@ from tests.support.commands import INDELIBLE, fork_indelible, run_indelible, sta
 from tests.support.waiting import DEADLINE_S
 
 import indelible
+from indelible.api.shapes import ChatMessage
 from indelible.content import TextDelta
 from indelible.models import Call, PromptMessage
 from indelible.models.providers.demo.model import DemoModel
-from indelible.service.results import ChatMessage
 from indelible.settings import load_settings
 from indelible.testing import SimulatedProvider, faults, parts
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from indelible import testing
+    from indelible.api.shapes import ChatMessage, ChatSummary, InterruptResult, StoredFile
     from indelible.app.app import App
     from indelible.app.chat import Chat
     from indelible.app.compose import open_app as open  # noqa: A004  (as in `indelible.open`)
@@ -46,10 +47,7 @@ if TYPE_CHECKING:
         TooMany,
         UnsupportedType,
     )
-    from indelible.files.protocol import StoredFile
-    from indelible.service.results import ChatMessage, InterruptResult
     from indelible.store.database.errors import DatabaseUnreachable
-    from indelible.store.queries.listing import ChatSummary
     from indelible.tools.tool import Tool, ToolContext, tool
 
 __version__ = "0.1.0"
@@ -57,13 +55,13 @@ __version__ = "0.1.0"
 _HOMES: Final = {
     "App": "app.app",
     "Chat": "app.chat",
-    "ChatMessage": "service.results",
+    "ChatMessage": "api.shapes",
     "ChatSummary": "store.queries.listing",
     "Client": "client.client",
     "DatabaseUnreachable": "store.database.errors",
     "File": "content",
     "IndelibleError": "errors",
-    "InterruptResult": "service.results",
+    "InterruptResult": "api.shapes",
     "Interrupted": "errors",
     "Invalid": "errors",
     "Message": "content",

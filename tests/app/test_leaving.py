@@ -21,9 +21,9 @@ from tests.support.app_harness import AppHarness
 from tests.support.waiting import DEADLINE_S, deadline, wait_for_task
 
 import indelible
+from indelible.api.events import FeedEvent
 from indelible.concurrency.readings import until_process_ends
 from indelible.errors import Shutdown
-from indelible.machine.events import FeedEvent
 from indelible.testing import ScriptedModel, parts
 
 LEAVES = """

@@ -12,11 +12,11 @@ from tests.support.app_harness import AppHarness, make_settings
 from tests.support.messages import find_reply, outline, read_text
 from tests.support.waiting import deadline, poll_until
 
+from indelible.api.shapes import Accepted
 from indelible.app.chat import Chat
 from indelible.app.reply import NeverSent, Reply
 from indelible.content import Part, TextDelta, ToolResult, Usage
 from indelible.errors import Invalid, ModelFailed, NotAllowed, NotFound, TooMany
-from indelible.service.results import Accepted
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 

@@ -17,8 +17,8 @@ from tests.support.running_server import read_text, say, say_half
 from tests.support.waiting import deadline
 
 import indelible
+from indelible.api.events import FeedEvent
 from indelible.app.chat import Chat
-from indelible.machine.events import FeedEvent
 from indelible.testing import SimulatedProvider
 
 QUESTION = "How does a lighthouse work?"

@@ -18,9 +18,9 @@ from tests.support.counting_model import read_reply_to
 from tests.support.engine import get_database
 from tests.support.waiting import Watched
 
+from indelible.api.events import FeedEvent
 from indelible.app.chat import Chat
 from indelible.content import Text, TextDelta, decode_blocks
-from indelible.machine.events import FeedEvent
 from indelible.testing.invariants import StoredChat, find_faults, load_chat
 
 _RESTLESS_AFTER: Final = 7

@@ -17,6 +17,7 @@ from tests.support.app_harness import AppHarness
 from tests.support.engine import get_database
 from tests.support.waiting import Watched, deadline, wait_for_task
 
+from indelible.api.events import FeedEvent, Position
 from indelible.app.compose import publish_outcome
 from indelible.content import Finish, Part, ReasoningDelta, TextDelta, ToolCall, ToolResult
 from indelible.errors import StoreFailed
@@ -24,7 +25,6 @@ from indelible.feed import Reader
 from indelible.feed.feed import POLL_INTERVAL_S
 from indelible.feed.timeline import covers
 from indelible.machine import commands as c
-from indelible.machine.events import FeedEvent, Position
 from indelible.metrics import NoMetrics
 from indelible.notify import Notifier
 from indelible.store.journal.append import JournalRow

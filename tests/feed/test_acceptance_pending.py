@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.app_harness import AppHarness
 from tests.support.waiting import deadline
 
+from indelible.api.events import FeedEvent
 from indelible.content import Part, TextDelta
-from indelible.machine.events import FeedEvent
 from indelible.models.protocol import Call
 from indelible.testing import ScriptedModel, parts
 

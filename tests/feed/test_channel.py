@@ -11,12 +11,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.feed.feed_harness import FeedHarness, StreamedChat
 from tests.support.waiting import Watched
 
+from indelible.api.events import EndReason, Position
 from indelible.content import TextDelta, encode
 from indelible.feed.channel import Channel
 from indelible.feed.cursor import START
 from indelible.feed.timeline import TimelineStep
 from indelible.machine.commands import UpdateChat
-from indelible.machine.events import EndReason, Position
 from indelible.store.journal.append import JournalRow
 from indelible.store.payloads import ChatPatch
 from indelible.store.queries.changes import MAX_EVENTS

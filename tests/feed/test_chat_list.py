@@ -15,10 +15,10 @@ from tests.store.statements import counted
 from tests.support.engine import get_database
 from tests.support.waiting import deadline
 
+from indelible.api.events import FeedEvent
 from indelible.content import Text
 from indelible.feed import chat_list
 from indelible.machine import commands as c
-from indelible.machine.events import FeedEvent
 from indelible.notify import Changed
 from indelible.store.payloads import ChatPatch, NewChat, UserInput
 

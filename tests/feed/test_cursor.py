@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from indelible.api.events import BEGINNING, Position
 from indelible.feed.cursor import START, Cursors
 from indelible.ids import new_id
-from indelible.machine.events import BEGINNING, Position
 
 numbers = st.integers(0, 2**63 - 1)
 positions = st.builds(Position, numbers, st.one_of(st.none(), st.builds(new_id, st.just("attempt"))), numbers)

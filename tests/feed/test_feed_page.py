@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from tests.feed.feed_harness import FeedHarness, say_everything
 
+from indelible.api.events import KINDS
 from indelible.content import encode
 from indelible.feed.cursor import START
 from indelible.machine.commands import Send
-from indelible.machine.events import KINDS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "feed.md").read_text()

@@ -14,11 +14,11 @@ import pytest
 from tests.feed.feed_harness import FeedHarness, StreamedChat
 from tests.support.examples import count_examples
 
+from indelible.api.events import FeedEvent
 from indelible.content import Finish, Text, decode_blocks, encode
 from indelible.feed.cursor import START
 from indelible.feed.timeline import covers
 from indelible.machine.commands import CommitStep, FinishTurn, Send, UpdateChat
-from indelible.machine.events import FeedEvent
 from indelible.store.payloads import ChatPatch
 
 pytestmark = pytest.mark.both_databases

@@ -12,9 +12,9 @@ from tests.store.driver import settle_in
 from tests.support.engine import get_database
 from tests.support.waiting import deadline
 
+from indelible.api.events import FeedEvent
 from indelible.feed import Reader
 from indelible.machine.commands import FinishTurn, UpdateChat
-from indelible.machine.events import FeedEvent
 from indelible.store.payloads import ChatPatch
 from indelible.store.sql_store import SqlStore
 

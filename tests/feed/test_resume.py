@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from tests.feed.feed_harness import FeedHarness, StreamedChat, read_text, say_everything
 
+from indelible.api.events import KINDS, FeedEvent, Position
 from indelible.content import Finish, Text, ToolResult, decode_blocks, encode
 from indelible.content.assemble import assemble
 from indelible.feed.cursor import START, Cursors
 from indelible.machine.commands import FinishTurn
-from indelible.machine.events import KINDS, FeedEvent, Position
 from indelible.testing import ManualClock
 
 pytestmark = pytest.mark.both_databases

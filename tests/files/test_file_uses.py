@@ -12,9 +12,9 @@ from tests.store.driver import OWNER
 from tests.support.engine import begin_write, get_database
 from tests.support.stored import load_path
 
+from indelible.api.shapes import StoredFile
 from indelible.content import Block, File, Message, Text, ToolCall, ToolResult
 from indelible.errors import NotAllowed, NotFound
-from indelible.files.protocol import StoredFile
 from indelible.files.sql_files import SqlFiles
 from indelible.files.sweeper import FileSweeper
 from indelible.ids import new_id

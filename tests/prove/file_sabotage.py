@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 from tests.prove.quiet_sabotage import Sabotage
 
+from indelible.api.shapes import StoredFile
 from indelible.content import File, Message, ToolResult
-from indelible.files.protocol import StoredFile
 from indelible.files.sql_files import SqlFiles
 from indelible.store.commands.apply import files as file_commands
 from indelible.store.commands.apply import history, queue

@@ -16,8 +16,8 @@ from typing import Any, Final, cast
 import msgspec
 from hypothesis import strategies as st
 
+from indelible.api.events import EventBody, EventKind, FeedEvent
 from indelible.content import encode
-from indelible.machine.events import EventBody, EventKind, FeedEvent
 from indelible.prove.checks.evidence import Deeds, Evidence
 from indelible.prove.clients.transcript import ReaderTranscript
 from indelible.prove.model import count_output

@@ -13,8 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver
 from tests.support.engine import begin_read
 
+from indelible.api.records import AttemptRecord, RunRecord, StepRecord
 from indelible.ids import new_id
-from indelible.recording.storage.protocol import AttemptRecord, RunRecord, StepRecord
 from indelible.store.database.tables.chats import debug_attempts, debug_runs, debug_steps
 
 NOON: Final = datetime(2026, 1, 15, 12, tzinfo=UTC)

@@ -16,15 +16,16 @@ from tests.models.wires_under_test import find_model
 from tests.support.app_harness import AppHarness, RunningWorker
 from tests.support.waiting import Watched, deadline, wait_for_task
 
+from indelible.api.records import WholeRun
+from indelible.api.shapes import DebugMode
 from indelible.app.chat import Chat
 from indelible.clock import Clock
 from indelible.content import Usage
 from indelible.models.protocol import Model
 from indelible.recording.recorder import DebugRecorder
-from indelible.recording.storage.protocol import RecordStore, WholeRun
+from indelible.recording.storage.protocol import RecordStore
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.server.prometheus import PrometheusMetrics
-from indelible.store.database.tables.enumerations import DebugMode
 from indelible.testing import SimulatedProvider, parts
 from indelible.testing.model import Script, Step
 from indelible.testing.provider import WireName

@@ -19,10 +19,10 @@ from tests.recording.recorded import LATER, NOON, make_all, make_attempt, make_r
 from tests.store.driver import OWNER, Driver
 from tests.support.engine import begin_read, get_database
 
+from indelible.api.records import Exchanged, Record, RunRecord, RunTree, StepRecord, WholeRun
 from indelible.errors import NotFound
 from indelible.machine import commands as c
 from indelible.recording.storage.export import load_exchange, write_run
-from indelible.recording.storage.protocol import Exchanged, Record, RunRecord, RunTree, StepRecord, WholeRun
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.store.database.tables.chats import debug_attempts
 from indelible.testing import ManualClock

@@ -23,13 +23,13 @@ from tests.recording.recorded import NOON, count_rows
 from tests.store.driver import Driver, settle_in
 from tests.support.engine import close_databases, get_database, open_engine
 
+from indelible.api.records import AttemptRecord, Record, RunRecord, StepRecord
 from indelible.clock import SystemClock
 from indelible.content import TextDelta, encode
 from indelible.errors import NotFound
 from indelible.ids import new_id
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.recording.storage.protocol import AttemptRecord, Record, RunRecord, StepRecord
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.store.database import postgres as product
 from indelible.store.database.tables.chats import chats, debug_attempts, debug_runs, events

@@ -28,6 +28,7 @@ from tests.support.messages import outline, read_text
 
 import indelible
 from indelible import tool
+from indelible.api.shapes import DebugMode
 from indelible.app.chat import Chat
 from indelible.content import Part, TextDelta
 from indelible.errors import ModelFailed
@@ -35,7 +36,6 @@ from indelible.models.http.recording_hook import HttpRequest, recording
 from indelible.models.protocol import Call, ModelTraits
 from indelible.recording.run import RecordedRun
 from indelible.recording.storage.sql_records import GONE, REPLACED
-from indelible.store.database.tables.enumerations import DebugMode
 from indelible.testing import ManualClock, SimulatedProvider, parts
 from indelible.testing.model import Script, Step
 from indelible.testing.provider import WireName

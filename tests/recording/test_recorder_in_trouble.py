@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.recording.answers import JSON, Answer, read_all
 from tests.recording.recording_harness import RecordingHarness, count_drops, has_exchange, outline_run, say
 
+from indelible.api.records import Record, RunRecord, StepRecord
 from indelible.app.chat import Chat
 from indelible.clock import SystemClock
 from indelible.errors import StoreFailed
@@ -23,7 +24,7 @@ from indelible.recording.body import NOT_REDACTED, Kept, RecordedBody
 from indelible.recording.exchange_log import ExchangeRecord
 from indelible.recording.recorder import MAX_WAITING, MAX_WAITING_BYTES, MAX_WAITING_SMALL, DebugRecorder
 from indelible.recording.run import MAX_HELD_BYTES, RecordedRun
-from indelible.recording.storage.protocol import Record, RecordStore, RunRecord, StepRecord
+from indelible.recording.storage.protocol import RecordStore
 from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
 from indelible.testing import ManualClock
 from indelible.testing.provider.faults import Status

@@ -25,10 +25,11 @@ from tests.store.driver import Driver, dump
 from tests.support.engine import begin_write, get_database
 from tests.support.examples import count_examples
 
+from indelible.api.records import Record, RunRecord, StepRecord
 from indelible.errors import NotAllowed
 from indelible.machine import commands as c
 from indelible.machine.commands import Delete
-from indelible.recording.storage.protocol import Record, RecordStore, RunRecord, StepRecord
+from indelible.recording.storage.protocol import RecordStore
 from indelible.recording.storage.sql_records import GONE, REPLACED, SqlRecords
 from indelible.store.database.tables.chats import workers
 from indelible.store.sql_store import SqlStore

@@ -16,7 +16,8 @@ from tests.store.driver import Driver
 from tests.store.statements import observed
 from tests.support.engine import OpenDatabase, get_database, is_sqlite
 
-from indelible.recording.storage.protocol import Record, RecordStore
+from indelible.api.records import Record
+from indelible.recording.storage.protocol import RecordStore
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.store.database.address import parse_address
 from indelible.store.database.errors import DatabaseUnusable

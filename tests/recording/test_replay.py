@@ -18,12 +18,12 @@ from msgspec.structs import asdict
 from tests.models.wires_under_test import EVERYTHING, WIRES, RepeatingModel, Turn, find_model_at, run_turn, scripts
 
 import indelible
+from indelible.api.records import AttemptRecord
 from indelible.content import Block, Part, Text, ToolResult, ToolSpec
 from indelible.errors import Invalid
 from indelible.models.http.recording_hook import recording as recording_now
 from indelible.recording import ExchangeLog, ExchangeLogHook, ExchangeRecord
 from indelible.recording.replay import Recording, Replayed, ReplayedModel, make_recording, replay
-from indelible.recording.storage.protocol import AttemptRecord
 from indelible.redaction.patterns import redact_keys
 from indelible.testing import ManualClock, RecordedModel, SimulatedProvider, parts
 from indelible.testing.model import Script

@@ -22,10 +22,10 @@ from tests.support.running_server import (
     wait_until_idle,
 )
 
+from indelible.api.events import FeedEvent
 from indelible.client.http_transport import ServerFailed
 from indelible.content import Part, ToolSpec
 from indelible.errors import Invalid, NotAllowed, NotFound, TooLarge, TooMany
-from indelible.machine.events import FeedEvent
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step
 

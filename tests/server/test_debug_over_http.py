@@ -15,9 +15,9 @@ from tests.support.app_harness import AppHarness, serve_app
 from tests.support.running_server import RunningServer, say, say_half, wait_until_idle
 from tests.support.waiting import poll_until
 
+from indelible.api.records import AttemptRecord, RunRecord, StepRecord
 from indelible.errors import Invalid, NotFound
 from indelible.ids import new_id
-from indelible.recording.storage.protocol import AttemptRecord, RunRecord, StepRecord
 from indelible.testing import SimulatedProvider
 from indelible.testing.model import Script
 from indelible.testing.provider.faults import Fault, Status

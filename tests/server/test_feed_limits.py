@@ -14,8 +14,8 @@ from tests.support.app_harness import AppHarness
 from tests.support.running_server import RunningServer
 from tests.support.waiting import deadline
 
+from indelible.api.events import EventBody, FeedEvent
 from indelible.feed import Feed
-from indelible.machine.events import EventBody, FeedEvent
 from indelible.server.streaming.sse_pieces import PIECE_BYTES, split_event, write_event
 
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)

@@ -15,8 +15,8 @@ from tests.support.app_harness import AppHarness
 from tests.support.running_server import RunningServer, has_text, read_until, say_half
 from tests.support.waiting import poll_until
 
+from indelible.api.events import FeedEvent
 from indelible.content import ToolSpec
-from indelible.machine.events import FeedEvent
 from indelible.server.routes import chats, debug, feed, lists, messages, queue, session, shares, tokens, turns, users
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step

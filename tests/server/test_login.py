@@ -14,11 +14,11 @@ from tests.server.logging_in import bearer, open_browser
 from tests.support.app_harness import AppHarness
 from tests.support.running_server import API
 
+from indelible.api.shapes import Scope
 from indelible.logs import JsonFormatter, Redactor
 from indelible.server.access.authentication import COOKIE
 from indelible.server.login.first_login import offer_login
 from indelible.server.login.oidc_routes import is_own_path
-from indelible.store.database.tables.enumerations import Scope
 
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
 

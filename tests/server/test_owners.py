@@ -10,8 +10,8 @@ from tests.support.app_harness import AppHarness
 from tests.support.running_server import API, RunningServer
 
 import indelible
+from indelible.api.records import RunRecord
 from indelible.ids import new_id
-from indelible.recording.storage.protocol import RunRecord
 from indelible.server.routes import chats, debug, feed, lists, messages, queue, shares, turns
 
 # A body that each route would take from the owner.

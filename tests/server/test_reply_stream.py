@@ -22,9 +22,9 @@ from tests.support.running_server import (
 )
 from tests.support.waiting import deadline
 
+from indelible.api.events import EventBody, EventKind, FeedEvent
+from indelible.api.shapes import Scope
 from indelible.errors import ModelFailed
-from indelible.machine.events import EventBody, EventKind, FeedEvent
-from indelible.store.database.tables.enumerations import Scope
 from indelible.testing import ScriptedModel, parts
 
 STREAM = {"Accept": "text/event-stream"}

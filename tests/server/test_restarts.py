@@ -17,7 +17,7 @@ from tests.support.running_server import read_text
 from tests.support.waiting import Watched, deadline
 
 import indelible
-from indelible.machine.events import FeedEvent
+from indelible.api.events import FeedEvent
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from tests.server.test_access_matrix import make_picture
 from tests.support.app_harness import AppHarness
 from tests.support.running_server import RunningServer
 
+from indelible.api.shapes import StoredFile
 from indelible.content import Message, Text
-from indelible.files.protocol import StoredFile
 from indelible.ids import new_id
 from indelible.machine import commands as c
 from indelible.service.files import Upload

@@ -10,6 +10,7 @@ from tests.support.app_harness import AppHarness
 from tests.support.json_client import JsonClient
 from tests.support.running_server import API
 
+from indelible.api.events import Position
 from indelible.app.user import User
 from indelible.client.remote import RemoteService
 from indelible.content import Message, Text
@@ -17,7 +18,6 @@ from indelible.errors import NotFound, ReadOnly
 from indelible.feed import Cursors
 from indelible.ids import new_id
 from indelible.machine import commands as c
-from indelible.machine.events import Position
 from indelible.service.files import Upload
 from indelible.service.inputs import ChatChanges
 from indelible.store.payloads import NewChat

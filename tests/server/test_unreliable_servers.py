@@ -17,10 +17,10 @@ from tests.support.json_client import JsonClient
 from tests.support.waiting import Watched, deadline
 
 import indelible
+from indelible.api.shapes import StoredFile
 from indelible.client.files import RemoteFiles
 from indelible.client.http_transport import ServerFailed
 from indelible.errors import Invalid, NotFound
-from indelible.files.protocol import StoredFile
 from indelible.models.http.sse import MAX_EVENT_BYTES
 from indelible.testing import ManualClock
 

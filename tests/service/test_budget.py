@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import indelible
+from indelible.api.shapes import UsageDay
 from indelible.clock import SystemClock
 from indelible.errors import RateLimited
 from indelible.machine import commands
@@ -15,7 +16,6 @@ from indelible.models.catalog import PRICES_UNKNOWN
 from indelible.models.protocol import ModelTraits
 from indelible.service.budget import Budget
 from indelible.settings import load_settings
-from indelible.store.lists.usage import UsageDay
 from indelible.testing import ManualClock, ScriptedModel, parts
 
 

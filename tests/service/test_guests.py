@@ -8,12 +8,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 import pytest
 
+from indelible.api.events import KINDS, ChatSnapshot, EventBody, EventKind, FeedEvent, ShownMessage
+from indelible.api.shapes import ChatDetails, ChatMessage, ChatSummary
 from indelible.content import encode
-from indelible.machine.events import KINDS, ChatSnapshot, EventBody, EventKind, FeedEvent, ShownMessage
 from indelible.service.access.guests import show_chat, show_event, show_file, show_summary
-from indelible.service.results import ChatDetails, ChatMessage
 from indelible.store.lists.transfer import ChatFile, FileMessage
-from indelible.store.queries.listing import ChatSummary
 
 AT: Final = "2026-01-01T00:00:00Z"
 MATCH: Final = {"message_id": "message_1", "snippet": {"text": "Rain", "ranges": [[0, 1]]}}

@@ -17,11 +17,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver
 from tests.support.engine import get_database
 
+from indelible.api.shapes import ALL_SCOPES
 from indelible.errors import Invalid, NotFound
 from indelible.files.database_bytes import DatabaseBytes
 from indelible.files.sql_files import SqlFiles
 from indelible.machine.commands import Send
-from indelible.store.accounts.protocol import ALL_SCOPES, AccountStore, CredentialKey, ShareStore
+from indelible.store.accounts.protocol import AccountStore, CredentialKey, ShareStore
 from indelible.store.accounts.secrets import PREFIX_LENGTH, hash_secret
 from indelible.store.accounts.sql_accounts import SqlAccounts
 from indelible.store.accounts.sql_shares import SqlShares

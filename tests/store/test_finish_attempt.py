@@ -20,6 +20,7 @@ from tests.store.driver import SAID_AT, Driver, settle_in
 from tests.support.engine import begin_read, get_database, is_sqlite
 from tests.support.examples import is_thorough
 
+from indelible.api.shapes import Timings
 from indelible.content import (
     Finish,
     Message,
@@ -41,7 +42,6 @@ from indelible.content.assemble import assemble, finalize, to_messages
 from indelible.machine import State
 from indelible.machine import commands as c
 from indelible.store.database.tables.chats import attempts, events, journal, messages
-from indelible.store.payloads import Timings
 from indelible.store.sql_store import SqlStore
 
 LOOK, ASK = ToolCall(id="c1", name="look", arguments="{}"), ToolCall(id="c2", name="ask", arguments="{}")

@@ -8,10 +8,10 @@ from tests.store.driver import Driver, read_text, settle_in
 from tests.support.engine import get_database
 from tests.support.stored import load_path
 
+from indelible.api.events import BEGINNING, ShownMessage
 from indelible.content import Finish, Message, Text, TextDelta, Usage, decode_blocks
 from indelible.errors import NotFound
 from indelible.machine import commands as c
-from indelible.machine.events import BEGINNING, ShownMessage
 from indelible.store.sql_store import SqlStore
 
 

@@ -14,13 +14,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, dump, settle_in
 from tests.support.engine import begin_write, get_database
 
+from indelible.api.records import RunRecord, StepRecord
 from indelible.content import Finish, Message, Text, TextDelta, encode
 from indelible.errors import Invalid, NotAllowed, NotFound
 from indelible.files.database_bytes import DatabaseBytes
 from indelible.files.sql_files import SqlFiles
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.recording.storage.protocol import RunRecord, StepRecord
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.store.commands.apply.texts import CONTINUE, NOTICES
 from indelible.store.database.tables.chats import chats, drafts, events, messages, tool_runs, turns

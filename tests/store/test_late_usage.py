@@ -8,9 +8,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, dump, settle_in
 from tests.support.engine import get_database
 
+from indelible.api.shapes import Timings
 from indelible.content import Usage
 from indelible.machine import commands as c
-from indelible.store.payloads import Timings
 from indelible.store.sql_store import SqlStore
 
 

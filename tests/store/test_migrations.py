@@ -25,9 +25,9 @@ from tests.support.engine import begin_read, begin_write, close_databases, get_d
 from tests.support.stored import load_journal, load_ledger
 
 import indelible
+from indelible.api.records import RunRecord
 from indelible.content import File, Text, TextDelta, Usage, encode
 from indelible.machine.commands import Delete, Send, SwitchBranch, UpdateChat
-from indelible.recording.storage.protocol import RunRecord
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.store.commands.totals import Totals
 from indelible.store.database import postgres

@@ -19,6 +19,7 @@ from tests.store.responses import respond
 from tests.support.engine import get_database
 from tests.support.stored import load_journal, load_ledger
 
+from indelible.api.events import BEGINNING
 from indelible.content import (
     File,
     Finish,
@@ -39,7 +40,6 @@ from indelible.errors import Invalid, NotFound
 from indelible.ids import new_id
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.machine.events import BEGINNING
 from indelible.store.commands.idempotency import MAX_KEY_LENGTH, Request, StoredResponse
 from indelible.store.database.tables.chats import messages
 from indelible.store.journal.append import JournalRow

@@ -31,12 +31,12 @@ from tests.support.engine import OpenDatabase
 from tests.support.stored import load_journal, load_ledger
 from tests.support.waiting import poll_until
 
+from indelible.api.records import RunRecord, StepRecord
 from indelible.concurrency.tasks import UncancellableFuture, run_to_completion
 from indelible.content import TextDelta, encode
 from indelible.errors import NotFound
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.recording.storage.protocol import RunRecord, StepRecord
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.store.database.address import parse_address
 from indelible.store.database.migrate import HEAD, load_revision, migrate

@@ -10,12 +10,12 @@ from tests.store.statements import counted
 from tests.support.engine import begin_read, get_database
 from tests.support.stored import load_path
 
+from indelible.api.shapes import Match, Snippet
 from indelible.content import Finish, Message, ReasoningDelta, Text, TextDelta
 from indelible.machine import commands as c
 from indelible.store.lists import matching
 from indelible.store.lists import search as searching
 from indelible.store.lists.search import SearchPage
-from indelible.store.lists.search_words import Match, Snippet
 from indelible.store.payloads import ChatPatch, NewChat, UserInput
 from indelible.store.queries.listing import ChatFilter
 from indelible.store.sql_store import SqlStore

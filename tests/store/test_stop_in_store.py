@@ -14,13 +14,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, dump, fill_payload, settle_in
 from tests.support.engine import begin_write, get_database
 
+from indelible.api.shapes import Timings
 from indelible.content import Finish, Part, Text, TextDelta, ToolCall, ToolResult, Usage, encode
 from indelible.errors import Interrupted, LeaseLost, NotAllowed
 from indelible.loop.prompt.build import build_prompt
 from indelible.machine import State
 from indelible.machine import commands as c
 from indelible.store.database.tables.chats import chats, messages
-from indelible.store.payloads import Timings
 from indelible.store.sql_store import SqlStore
 
 NOTICE = "Stopped by you."

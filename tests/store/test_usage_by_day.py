@@ -10,11 +10,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, settle_in
 from tests.support.engine import get_database
 
+from indelible.api.shapes import UsageDay
 from indelible.content import Finish, TextDelta, Usage, UsageUpdate
 from indelible.errors import NotFound
 from indelible.machine import commands as c
 from indelible.service.lists.protocol import add_up
-from indelible.store.lists.usage import UsageDay
 from indelible.store.payloads import StepResult
 from indelible.store.sql_store import SqlStore
 

@@ -27,6 +27,7 @@ from tests.support.messages import read_text
 from tests.support.running_server import RunningServer, run_server
 from tests.support.waiting import deadline, describe, wait_for_any, wait_for_task
 
+from indelible.api.events import FeedEvent
 from indelible.app.app import App
 from indelible.app.chat import Chat
 from indelible.app.compose import make_worker, publish_outcome
@@ -34,7 +35,6 @@ from indelible.clock import Clock, SystemClock
 from indelible.errors import ModelFailed
 from indelible.feed import Feed
 from indelible.machine.commands import Command
-from indelible.machine.events import FeedEvent
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.models.protocol import Model
 from indelible.notify import LocalNotifier, Notifier

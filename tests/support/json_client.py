@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
+from indelible.api.events import FeedEvent
 from indelible.client.http_transport import HttpTransport
-from indelible.machine.events import FeedEvent
 
 Json = dict[str, Any]
 GivenContent = str | list[Json]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from indelible.api.shapes import ChatMessage
 from indelible.content import Message, Text, ToolResult
-from indelible.service.results import ChatMessage
 
 M = TypeVar("M", Message, ChatMessage)
 

@@ -16,9 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.json_client import JsonClient
 from tests.support.waiting import deadline, describe, poll_until, wait_for_task
 
+from indelible.api.events import FeedEvent
 from indelible.app.app import App
 from indelible.client.remote import RemoteService
-from indelible.machine.events import FeedEvent
 from indelible.server.app import Server
 from indelible.server.process import Process
 from indelible.testing import parts

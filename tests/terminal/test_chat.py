@@ -17,13 +17,13 @@ from rich.console import Console
 from tests.terminal.paper import Paper, make_console
 
 import indelible
+from indelible.api.shapes import ChatMessage
 from indelible.app.app import App
 from indelible.app.chat import Chat
 from indelible.clock import Clock, SystemClock
 from indelible.content import File, Part, Text
 from indelible.errors import ModelFailed
 from indelible.models import Call
-from indelible.service.results import ChatMessage
 from indelible.terminal.chat import COMMANDS, TerminalChat
 from indelible.terminal.ctrl_c import Presses, follow_until_stopped
 from indelible.terminal.prompt import CommandCompleter

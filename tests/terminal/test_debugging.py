@@ -17,13 +17,7 @@ import pytest
 from msgspec.structs import asdict
 from rich.console import Console, Group, RenderableType
 
-from indelible.app.app import App
-from indelible.content import Block, Reasoning, Source, Text, ToolCall, ToolResult, Usage
-from indelible.errors import NotFound
-from indelible.ids import new_id
-from indelible.recording.replay import Recording, Replayed
-from indelible.recording.storage.export import write_run
-from indelible.recording.storage.protocol import (
+from indelible.api.records import (
     AttemptRecord,
     AttemptSummary,
     Exchanged,
@@ -33,6 +27,12 @@ from indelible.recording.storage.protocol import (
     StepTree,
     WholeRun,
 )
+from indelible.app.app import App
+from indelible.content import Block, Reasoning, Source, Text, ToolCall, ToolResult, Usage
+from indelible.errors import NotFound
+from indelible.ids import new_id
+from indelible.recording.replay import Recording, Replayed
+from indelible.recording.storage.export import write_run
 from indelible.terminal.debugging import (
     choose_attempt,
     draw_replay,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
+from indelible.api.shapes import UsageDay, UsagePage, UsageTotal
 from indelible.app.app import App
-from indelible.service.lists.protocol import UsageDay, UsagePage, UsageTotal
 from indelible.terminal.reports import describe_usage, load_conversation, load_usage, search_chats
 from indelible.testing import ScriptedModel, parts
 

@@ -11,10 +11,10 @@ from tests.support.app_harness import AppHarness
 from tests.support.messages import find_reply
 from tests.support.waiting import deadline
 
+from indelible.api.shapes import ChatMessage
 from indelible.app.chat import Chat
 from indelible.content import Part, Usage
 from indelible.models.protocol import Model
-from indelible.service.results import ChatMessage
 from indelible.testing import ScriptedModel, SimulatedProvider, parts
 from indelible.testing.model import Script
 from indelible.testing.provider import WireName

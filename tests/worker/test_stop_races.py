@@ -13,6 +13,7 @@ import pytest
 from tests.support.app_harness import AppHarness, DroppingNotifier, WatchedStore, make_settings
 from tests.support.messages import find_notices, outline
 
+from indelible.api.shapes import ChatMessage
 from indelible.app.chat import Chat
 from indelible.content import ToolResult
 from indelible.errors import ModelFailed
@@ -27,7 +28,6 @@ from indelible.machine.commands import (
     KeepSummary,
     StartAttempt,
 )
-from indelible.service.results import ChatMessage
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 

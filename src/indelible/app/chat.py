@@ -17,20 +17,25 @@ from typing import Any
 
 import msgspec
 
+from indelible.api.events import FeedEvent, MessageTree
+from indelible.api.records import RunSummary, RunTree
+from indelible.api.shapes import (
+    Accepted,
+    AttemptView,
+    ChatDetails,
+    ChatMessage,
+    DebugMode,
+    ExportFormat,
+    InterruptResult,
+    QueuedMessage,
+)
 from indelible.app.archive import write_archive
 from indelible.app.pages import collect_pages
 from indelible.app.reply import Reply
 from indelible.concurrency.readings import Reading, until_process_ends
 from indelible.content import ToolResult, ToolSpec
-from indelible.machine.events import FeedEvent, MessageTree
-from indelible.recording.storage.protocol import RunSummary, RunTree
 from indelible.service.inputs import ChatChanges, Content, IfBusy, check_if_busy, to_blocks
-from indelible.service.lists.protocol import ExportFormat
 from indelible.service.protocol import ChatService
-from indelible.service.results import Accepted, ChatDetails, ChatMessage, InterruptResult
-from indelible.store.database.tables.enumerations import DebugMode
-from indelible.store.queries.attempts import AttemptView
-from indelible.store.queries.chat_view import QueuedMessage
 
 
 class Chat:

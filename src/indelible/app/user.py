@@ -14,19 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from indelible.api.events import FeedEvent
+from indelible.api.shapes import NEW_CHAT, ChatSummary, ModelEntry, StoredFile, UsagePage
 from indelible.app.archive import read_archive
 from indelible.app.chat import Chat
 from indelible.app.pages import collect_pages
 from indelible.concurrency.readings import Reading, until_process_ends
 from indelible.content import ToolSpec
-from indelible.files.protocol import StoredFile
-from indelible.machine.events import FeedEvent
 from indelible.service.files import Upload, read_all
 from indelible.service.inputs import Content
-from indelible.service.lists.protocol import NEW_CHAT, UsagePage
 from indelible.service.protocol import ChatService
-from indelible.service.results import ModelEntry
-from indelible.store.queries.listing import ChatSummary
 
 
 class User:

@@ -20,8 +20,8 @@ from indelible.cli.options import DatabaseOption, ServerOption, UsageMistake
 from indelible.errors import Invalid
 
 if TYPE_CHECKING:
+    from indelible.api.shapes import ExportFormat
     from indelible.app.user import User
-    from indelible.service.lists.protocol import ExportFormat
 
 EXAMPLES: Final = """\b
 Examples:

@@ -15,9 +15,9 @@ from indelible.cli.options import DatabaseOption, UsageMistake
 from indelible.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
-    from indelible.store.accounts.protocol import Account, TokenInfo
+    from indelible.api.shapes import Scope, TokenInfo
+    from indelible.store.accounts.protocol import Account
     from indelible.store.accounts.sql_accounts import SqlAccounts
-    from indelible.store.database.tables.enumerations import Scope
 
 EXAMPLES: Final = """\b
 Examples:

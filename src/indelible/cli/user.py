@@ -12,7 +12,7 @@ from indelible.cli.accounts import print_table, show_time, with_accounts
 from indelible.cli.options import DatabaseOption, UsageMistake
 
 if TYPE_CHECKING:
-    from indelible.store.database.tables.enumerations import UserRole
+    from indelible.api.shapes import UserRole
 
 EXAMPLES: Final = """\b
 Examples:

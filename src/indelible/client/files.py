@@ -15,9 +15,9 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Final
 
+from indelible.api.shapes import FilePage, StoredFile
 from indelible.client.http_transport import HttpTransport
-from indelible.files.protocol import StoredFile
-from indelible.service.files import FilePage, OpenChunks
+from indelible.service.files import OpenChunks
 
 _BYTES: Final = "application/octet-stream"
 

@@ -26,10 +26,10 @@ from urllib.parse import urljoin
 import aiohttp
 import msgspec
 
+from indelible.api.events import EventBody, EventKind, FeedEvent
 from indelible.clock import Clock, SystemClock
 from indelible.errors import REFUSALS, IndelibleError, Invalid, NotAllowed, NotFound, Refused
 from indelible.files.protocol import CHUNK_BYTES
-from indelible.machine.events import EventBody, EventKind, FeedEvent
 from indelible.models.http.sse import EventTooLarge, SseDecoder
 
 T = TypeVar("T")

@@ -13,10 +13,9 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from datetime import date
 
+from indelible.api.events import FeedEvent
+from indelible.api.shapes import CreatedChat, Draft, ExportFormat, UsagePage
 from indelible.client.http_transport import HttpTransport
-from indelible.machine.events import FeedEvent
-from indelible.service.lists.protocol import Draft, ExportFormat, UsagePage
-from indelible.service.results import CreatedChat
 
 
 class RemoteLists:

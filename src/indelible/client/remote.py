@@ -1,7 +1,7 @@
 """Every use case on a server behind a URL (see service/protocol.py for what each one promises).
 
 Each method is one route: http_transport.py sends the request, and repeats it if the response was lost; the JSON of the
-response becomes the type that the server encoded (service/results.py). lists.py and files.py have the routes beside a
+response becomes the type that the server encoded (api/shapes.py). lists.py and files.py have the routes beside a
 conversation.
 
 `Chat` and `Reply` do not see the differences from the service in process: when a server shuts down, the feed reconnects
@@ -18,15 +18,9 @@ from typing import Any, Final
 
 import msgspec
 
-from indelible.client.files import RemoteFiles
-from indelible.client.http_transport import HttpTransport
-from indelible.client.lists import RemoteLists
-from indelible.concurrency.readings import Readings
-from indelible.content import ToolResult, ToolSpec
-from indelible.machine.events import FeedEvent, MessageTree
-from indelible.recording.storage.protocol import RunTree
-from indelible.service.inputs import ChatChanges, Content, IfBusy, list_blocks
-from indelible.service.results import (
+from indelible.api.events import FeedEvent, MessageTree
+from indelible.api.records import RunTree
+from indelible.api.shapes import (
     Accepted,
     AttemptPage,
     ChatDetails,
@@ -39,6 +33,12 @@ from indelible.service.results import (
     RunPage,
     UpdatedChat,
 )
+from indelible.client.files import RemoteFiles
+from indelible.client.http_transport import HttpTransport
+from indelible.client.lists import RemoteLists
+from indelible.concurrency.readings import Readings
+from indelible.content import ToolResult, ToolSpec
+from indelible.service.inputs import ChatChanges, Content, IfBusy, list_blocks
 
 _LONGEST_WAIT_S: Final = 60.0
 """The longest that the server waits for the end of a turn in one request."""

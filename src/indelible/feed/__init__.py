@@ -13,10 +13,10 @@ stream decide what connects (timeline.py).
 feed.py puts it together; docs/feed.md describes every event.
 """
 
+from indelible.api.events import FeedEvent, Position
 from indelible.feed.chat_list import ListReader
 from indelible.feed.cursor import Cursors
 from indelible.feed.feed import Feed
 from indelible.feed.reader import Reader
-from indelible.machine.events import FeedEvent, Position
 
 __all__ = ["Cursors", "Feed", "FeedEvent", "ListReader", "Position", "Reader"]

@@ -23,10 +23,10 @@ from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
 
+from indelible.api.events import EndReason, EventBody, Position
 from indelible.errors import NotFound
 from indelible.feed.loader import Loader
 from indelible.feed.timeline import TimelineStep, make_row_step
-from indelible.machine.events import EndReason, EventBody, Position
 from indelible.store.journal.append import JournalRow
 
 Spawn = Callable[[Callable[[], Coroutine[Any, Any, None]]], bool]

@@ -23,13 +23,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, Self
 
+from indelible.api.events import EventBody, FeedEvent
+from indelible.api.shapes import ChatSummary
 from indelible.clock import Clock
 from indelible.content import encode
 from indelible.feed.channel import Spawn
-from indelible.machine.events import EventBody, FeedEvent
 from indelible.notify import Changed, Notifier
 from indelible.store.protocol import ChatStore
-from indelible.store.queries.listing import ChatSummary
 
 LISTED: Final = 50
 PAUSE_S: Final = 0.1

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from indelible.machine.events import BEGINNING, Position
+from indelible.api.events import BEGINNING, Position
 
 START: Final = "start"
 """As a cursor: everything from the beginning."""

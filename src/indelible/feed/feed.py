@@ -27,13 +27,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from indelible.api.events import ChatSnapshot, FeedEvent, Position
 from indelible.clock import Clock
 from indelible.errors import ChatNotFound
 from indelible.feed.channel import Channel
 from indelible.feed.chat_list import ChatLists, ListReader
 from indelible.feed.loader import Loader
 from indelible.feed.reader import BUFFER_BYTES, RESYNC_BYTES, Reader, Show, Stays
-from indelible.machine.events import ChatSnapshot, FeedEvent, Position
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.notify import Changed, Notifier
 from indelible.store.journal.append import JournalRow

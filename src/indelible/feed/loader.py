@@ -12,10 +12,10 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from indelible.api.events import ChatSnapshot, LiveReply, Position
 from indelible.errors import ChatNotFound
 from indelible.feed.cursor import Cursors
 from indelible.feed.timeline import TimelineStep, build_timeline
-from indelible.machine.events import ChatSnapshot, LiveReply, Position
 from indelible.metrics import Metrics
 from indelible.store.protocol import ChatStore
 from indelible.store.queries.chat_view import ChatView

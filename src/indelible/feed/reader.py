@@ -28,12 +28,12 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from indelible.api.events import ChatSnapshot, EndReason, EventBody, EventKind, FeedEvent, Position
 from indelible.content import encode
 from indelible.errors import NotFound, StoreFailed
 from indelible.feed.channel import Channel
 from indelible.feed.chat_list import ListReader
 from indelible.feed.timeline import TimelineStep, covers, follow
-from indelible.machine.events import ChatSnapshot, EndReason, EventBody, EventKind, FeedEvent, Position
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.store.queries.liveness import PENDING
 

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import msgspec
 
+from indelible.api.events import EventBody, EventKind, FeedEvent, MessageAdded, Position
 from indelible.content import encode
 from indelible.feed.cursor import Cursors
-from indelible.machine.events import EventBody, EventKind, FeedEvent, MessageAdded, Position
 from indelible.store.queries.changes import Changes, LoadedRow
 from indelible.store.queries.chat_view import Event
 

@@ -12,12 +12,11 @@ each byte store.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from datetime import datetime
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from indelible.content import File
+from indelible.api.shapes import StoredFile
 from indelible.store.database.tables.enumerations import FilePlace, FileVariant
 
 CHUNK_BYTES: Final = 256 * 1024
@@ -30,24 +29,6 @@ def split_chunks(data: bytes) -> Iterator[bytes]:
     """The same bytes in chunks of `CHUNK_BYTES`, the last one perhaps smaller."""
     for start in range(0, len(data), CHUNK_BYTES):
         yield data[start : start + CHUNK_BYTES]
-
-
-class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored file. `sha256` is in hexadecimal; `width` and `height` are those of an image, in pixels."""
-
-    id: str
-    name: str
-    media_type: str
-    size: int
-    sha256: str
-    width: int | None
-    height: int | None
-    has_preview: bool
-    created_at: datetime
-
-    def to_block(self) -> File:
-        """The file as a block of a message."""
-        return File(self.media_type, name=self.name, file_id=self.id, size=self.size)
 
 
 class FileLimits(msgspec.Struct, frozen=True, kw_only=True):

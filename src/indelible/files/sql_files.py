@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from indelible.api.shapes import StoredFile
 from indelible.concurrency.tasks import run_to_completion
 from indelible.content import encode
 from indelible.errors import (
@@ -40,7 +41,7 @@ from indelible.errors import (
 )
 from indelible.files.images import PictureLine, Size, find_size, make_preview
 from indelible.files.media_types import clean_name, find_media_type, is_allowed
-from indelible.files.protocol import CHUNK_BYTES, ByteStore, ByteWriter, FileLimits, StoredFile, UploadKey, split_chunks
+from indelible.files.protocol import CHUNK_BYTES, ByteStore, ByteWriter, FileLimits, UploadKey, split_chunks
 from indelible.ids import is_id, new_id
 from indelible.store.commands.idempotency import Request, StoredResponse, claim, find_response, settle
 from indelible.store.database.transaction import Database, Row, Transaction, insert, to_time, update

@@ -20,15 +20,16 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Final, NamedTuple
 
+from indelible.api.records import AttemptRecord, Record, RunKind, RunRecord, StepRecord
+from indelible.api.shapes import DebugMode
 from indelible.clock import Clock
 from indelible.ids import new_id
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.recording.exchange_log import ExchangeRecord
 from indelible.recording.run import QueueItem, RecordedRun
-from indelible.recording.storage.protocol import AttemptRecord, Record, RecordStore, RunRecord, StepRecord
+from indelible.recording.storage.protocol import RecordStore
 from indelible.redaction.known import KnownSecrets
 from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
-from indelible.store.database.tables.enumerations import DebugMode, RunKind
 
 _log: Final = logging.getLogger(__name__)
 

@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from indelible.api.records import AttemptRecord
 from indelible.clock import Clock, SystemClock
 from indelible.content import Block, Message, Text, ToolResult, Usage
 from indelible.errors import Invalid, ModelFailed
@@ -29,7 +30,6 @@ from indelible.models.http.http_model import HttpModel
 from indelible.models.http.recording_hook import Answer, HttpRequest
 from indelible.models.profile import find_profile
 from indelible.models.retry import RetryPolicy
-from indelible.recording.storage.protocol import AttemptRecord
 from indelible.redaction.bodies import GAP
 
 _WIRES: Final = {"/messages": "anthropic", "/responses": "openai", "/chat/completions": "openai-chat"}

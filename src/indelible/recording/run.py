@@ -25,14 +25,14 @@ from typing import Concatenate, Final, ParamSpec, Protocol, Self
 
 from msgspec.structs import replace
 
+from indelible.api.records import Record, RunRecord, RunStatus, StepRecord
+from indelible.api.shapes import DebugMode
 from indelible.clock import Clock
 from indelible.models.http.recording_hook import Exchange, HttpRequest, RecordingHook, recording
 from indelible.recording.exchange_log import ExchangeLog, ExchangeRecord
 from indelible.recording.http import ExchangeLogHook
-from indelible.recording.storage.protocol import Record, RunRecord, StepRecord
 from indelible.redaction.headers import redact_line
 from indelible.redaction.known import KnownSecrets
-from indelible.store.database.tables.enumerations import DebugMode, RunStatus
 
 P = ParamSpec("P")
 _log: Final = logging.getLogger(__name__)

@@ -63,7 +63,7 @@ class FromRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Value:
+class RequestValue:
     """One value of a query or a header."""
 
     name: str
@@ -99,7 +99,7 @@ class Operation:
     path: str
     name: str
     description: str
-    values: tuple[Value, ...]
+    values: tuple[RequestValue, ...]
     body: Any = None
     """The type of the body; a union with None if it may be missing."""
     result: Any = None
@@ -322,7 +322,7 @@ def make_route(method: str, path: str, function: Callable[..., Any], **about: An
     """The route of this function. Raises `TypeError` if it asks for something that a route cannot give."""
     kinds = get_type_hints(function, include_extras=True)
     result = kinds.pop("return", None)
-    names, values, made = re.findall(r"{(\w+)", path), list[Value](), dict[str, Any]()
+    names, values, made = re.findall(r"{(\w+)", path), list[RequestValue](), dict[str, Any]()
     body = request_name = None
     for name, parameter in signature(function).parameters.items():
         kind = kinds.get(name)
@@ -343,7 +343,7 @@ def make_route(method: str, path: str, function: Callable[..., Any], **about: An
             place: Literal["query", "header"] = "header" if HEADER in marks else "query"
             single = strip_none(get_args(kind)[0] if HEADER in marks else kind)
             _check(_is_single(single), function, name)
-            values.append(Value(name=name, place=place, kind=single, default=parameter.default))
+            values.append(RequestValue(name=name, place=place, kind=single, default=parameter.default))
     _check(not names and iscoroutinefunction(function), function, ", ".join(names) or "its result")
     is_response = isinstance(result, type) and issubclass(result, Response)
     operation = Operation(

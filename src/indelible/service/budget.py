@@ -14,11 +14,11 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Final, Protocol
 
+from indelible.api.shapes import UsageDay
 from indelible.clock import Clock
 from indelible.errors import RateLimited
 from indelible.machine import commands
 from indelible.machine.commands import Command
-from indelible.store.lists.usage import UsageDay
 
 _STARTS_A_REPLY: Final = (
     commands.Send,

@@ -6,14 +6,14 @@ something to read: a reader that begins there misses nothing that follows from t
 Must stay true (tests/server/test_idempotency_over_http.py): a result depends on its outcome alone, because the one that
 is stored with an idempotency key is made inside the transaction (idempotency.py).
 
-results.py has the types, stop.py the result of a stop.
+api/shapes.py has the types, stop.py the result of a stop.
 """
 
 from __future__ import annotations
 
+from indelible.api.events import Position
+from indelible.api.shapes import Accepted, CreatedChat, UpdatedChat
 from indelible.feed import Cursors
-from indelible.machine.events import Position
-from indelible.service.results import Accepted, CreatedChat, UpdatedChat
 from indelible.store.protocol import Outcome
 
 

@@ -19,22 +19,15 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from pathlib import Path
 from typing import Protocol
 
+from indelible.api.shapes import FilePage, Link, StoredFile
 from indelible.errors import Invalid, StoredFileNotFound
-from indelible.files.protocol import CHUNK_BYTES, FileStore, StoredFile, UploadKey, split_chunks
+from indelible.files.protocol import CHUNK_BYTES, FileStore, UploadKey, split_chunks
 from indelible.ids import is_id
 from indelible.service.access.file_access import FileAccess, FileGrant
 from indelible.service.pages import split_page
-from indelible.service.results import Result
-from indelible.store.accounts.protocol import Link, ShareStore
+from indelible.store.accounts.protocol import ShareStore
 
 OpenChunks = Callable[[], AsyncIterator[bytes]]
-
-
-class FilePage(Result, frozen=True, kw_only=True):
-    """A user's files, newest first. `next` is the cursor of the next page."""
-
-    items: list[StoredFile]
-    next: str | None
 
 
 class FileService(Protocol):

@@ -13,10 +13,9 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 
+from indelible.api.shapes import DebugMode, StoredFile
 from indelible.content import Block, File, Text, ToolSpec, decode_blocks, encode
 from indelible.errors import Invalid
-from indelible.files.protocol import StoredFile
-from indelible.store.database.tables.enumerations import DebugMode
 
 _LONG_QUOTE: Final = re.compile(r"'([^']{40})[^']*'")
 _SHORT_QUOTE: Final = r"'\1…'"

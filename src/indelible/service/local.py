@@ -12,7 +12,7 @@ This is the only place that builds payloads for commands of users.
 Must stay true (tests/service/test_local.py, tests/server/test_owners.py): no use case reads or changes a chat of
 another user; a repeated request changes nothing and gets the same response.
 
-results.py has the results, command_results.py makes those of commands, stop.py stops a reply, pages.py has the
+api/shapes.py has the results, command_results.py makes those of commands, stop.py stops a reply, pages.py has the
 cursors of lists.
 """
 
@@ -29,6 +29,23 @@ from typing import Any, Final, Self, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from indelible.api.events import BEGINNING, FeedEvent, MessageTree
+from indelible.api.records import RunTree
+from indelible.api.shapes import (
+    Accepted,
+    AttemptPage,
+    ChatDetails,
+    ChatMessage,
+    ChatPage,
+    CreatedChat,
+    InterruptResult,
+    MessagePage,
+    ModelEntry,
+    ModelPage,
+    QueuePage,
+    RunPage,
+    UpdatedChat,
+)
 from indelible.concurrency.readings import Readings
 from indelible.content import ToolResult, ToolSpec, encode
 from indelible.content.title import extract_title
@@ -38,9 +55,8 @@ from indelible.files.protocol import FileStore
 from indelible.ids import new_id
 from indelible.machine import commands
 from indelible.machine.commands import Command, SendCommand
-from indelible.machine.events import BEGINNING, FeedEvent, MessageTree
 from indelible.models.parameters import check_parameters
-from indelible.recording.storage.protocol import RecordStore, RunTree
+from indelible.recording.storage.protocol import RecordStore
 from indelible.service.access.chat_access import Access
 from indelible.service.access.guests import show_chat, show_event, show_messages, show_tree
 from indelible.service.budget import Budget
@@ -56,21 +72,6 @@ from indelible.service.idempotency import perform_once
 from indelible.service.inputs import ChatChanges, Content, IfBusy, check_changes, check_if_busy, to_blocks
 from indelible.service.lists.local import LocalLists
 from indelible.service.pages import check_name, name_neighbours, split_either
-from indelible.service.results import (
-    Accepted,
-    AttemptPage,
-    ChatDetails,
-    ChatMessage,
-    ChatPage,
-    CreatedChat,
-    InterruptResult,
-    MessagePage,
-    ModelEntry,
-    ModelPage,
-    QueuePage,
-    RunPage,
-    UpdatedChat,
-)
 from indelible.service.stop import Stop, describe_stop, wait_for_end
 from indelible.service.tool_results import FindWindow, cut_results
 from indelible.store.accounts.protocol import ShareStore

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from indelible.api.shapes import ChatMessage
 from indelible.content import Block, Text
-from indelible.service.results import ChatMessage
 
 REQUEST: Final = "request"
 """The key of the note in a block's metadata."""

@@ -14,11 +14,12 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from indelible.api.shapes import ChatSummary
 from indelible.errors import Invalid, NotFound
 from indelible.ids import is_id
 from indelible.store.database.transaction import to_utc
 from indelible.store.lists.search import SearchCursor
-from indelible.store.queries.listing import ChatSummary, ListCursor
+from indelible.store.queries.listing import ListCursor
 
 T = TypeVar("T")
 _NO_CURSOR: Final = "cursor: must be the `next` or the `previous` of a page of the same list."

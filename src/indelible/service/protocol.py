@@ -16,14 +16,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
-from indelible.concurrency.readings import Readings
-from indelible.content import ToolResult, ToolSpec
-from indelible.machine.events import FeedEvent, MessageTree
-from indelible.recording.storage.protocol import RunTree
-from indelible.service.files import FileService
-from indelible.service.inputs import ChatChanges, Content, IfBusy
-from indelible.service.lists.protocol import ListService
-from indelible.service.results import (
+from indelible.api.events import FeedEvent, MessageTree
+from indelible.api.records import RunTree
+from indelible.api.shapes import (
     Accepted,
     AttemptPage,
     ChatDetails,
@@ -36,6 +31,11 @@ from indelible.service.results import (
     RunPage,
     UpdatedChat,
 )
+from indelible.concurrency.readings import Readings
+from indelible.content import ToolResult, ToolSpec
+from indelible.service.files import FileService
+from indelible.service.inputs import ChatChanges, Content, IfBusy
+from indelible.service.lists.protocol import ListService
 
 MAX_PAGE = 200
 """The maximum number of items on a page."""

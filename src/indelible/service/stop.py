@@ -22,15 +22,15 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from indelible.api.events import FeedEvent
+from indelible.api.shapes import InterruptResult
 from indelible.clock import Clock
 from indelible.errors import ChatNotFound, NotFound, Refused, StoreFailed
 from indelible.feed import Feed
 from indelible.logs import get_logger
 from indelible.machine.commands import Interrupt
-from indelible.machine.events import FeedEvent
 from indelible.machine.states import Status
 from indelible.service.command_results import write_cursor
-from indelible.service.results import InterruptResult
 from indelible.store.protocol import ChatStore, Outcome
 
 _log: Final = get_logger(__name__)

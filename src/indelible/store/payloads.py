@@ -14,11 +14,11 @@ store/commands/apply writes the content; store/commands/finish_attempt.py ends a
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from indelible.api.shapes import DebugMode, Timings
 from indelible.content import Block, Message, Part, ToolResult, ToolSpec, Usage
 from indelible.machine.commands import (
     AddMessages,
@@ -45,7 +45,6 @@ from indelible.machine.commands import (
     ToolResults,
     UpdateChat,
 )
-from indelible.store.database.tables.enumerations import DebugMode
 
 C = TypeVar("C", bound=Command)
 C_contra = TypeVar("C_contra", bound=Command, contravariant=True)
@@ -149,14 +148,6 @@ class ChatPatch(Payload[UpdateChat], frozen=True, kw_only=True, omit_defaults=Tr
 
 
 # --- from workers ---
-
-
-class Timings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """When a step began, when its first part arrived, and when it ended, by the worker's clock."""
-
-    started_at: datetime | None = None
-    first_part_at: datetime | None = None
-    ended_at: datetime | None = None
 
 
 class WithPending(Payload[C_contra], frozen=True, kw_only=True):

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
+from indelible.api.events import MessageTree, Position
+from indelible.api.shapes import AttemptView, ChatSummary, QueuedMessage
 from indelible.clock import Clock
 from indelible.content import Message
-from indelible.machine.events import MessageTree, Position
 from indelible.machine.states import Status
 from indelible.store.commands.idempotency import Request, StoredResponse
 from indelible.store.journal.append import Appended, JournalRow
 from indelible.store.payloads import C, ChatPatch, Payload, ToolResultsInput, UserInput
-from indelible.store.queries.attempts import AttemptView
 from indelible.store.queries.changes import Changes, Resumption
-from indelible.store.queries.chat_view import Answering, AttemptName, ChatStatus, ChatView, Event, QueuedMessage
+from indelible.store.queries.chat_view import Answering, AttemptName, ChatStatus, ChatView, Event
 from indelible.store.queries.history import Page
-from indelible.store.queries.listing import ALL_CHATS, ChatCount, ChatFilter, ChatSummary, ListCursor
+from indelible.store.queries.listing import ALL_CHATS, ChatCount, ChatFilter, ListCursor
 from indelible.store.queries.liveness import UnheldStop, Vacancy
 from indelible.store.queries.open_turn import Expired, Held, OpenWork, Probe
 

@@ -21,6 +21,8 @@ from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from msgspec.structs import replace
 
+from indelible.api.events import MessageTree, Position
+from indelible.api.shapes import AttemptView, ChatSummary, QueuedMessage
 from indelible.clock import Clock
 from indelible.concurrency.tasks import run_to_completion
 from indelible.content import encode
@@ -41,7 +43,6 @@ from indelible.machine.commands import (
     UpdateChat,
 )
 from indelible.machine.effects import Enqueue, StartQueued
-from indelible.machine.events import MessageTree, Position
 from indelible.store.commands.apply.applier import apply_effects
 from indelible.store.commands.apply.change import ChatChange
 from indelible.store.commands.apply.history import forget_responses
@@ -68,14 +69,13 @@ from indelible.store.limits import StoreLimits, check_payload
 from indelible.store.lists.sql_lists import SqlLists
 from indelible.store.payloads import C, ChatPatch, NewChat, Payload, ToolResultsInput, UserInput, WithStep, require
 from indelible.store.protocol import ForkPoint, Once, Outcome
-from indelible.store.queries.attempts import AttemptView, load_attempts
+from indelible.store.queries.attempts import load_attempts
 from indelible.store.queries.changes import Changes, Resumption, load_changes, load_positions, load_resumption
 from indelible.store.queries.chat_view import (
     Answering,
     ChatStatus,
     ChatView,
     Event,
-    QueuedMessage,
     load_answering,
     load_events,
     load_queue,
@@ -94,7 +94,7 @@ from indelible.store.queries.leases import (
     retire,
     retire_all,
 )
-from indelible.store.queries.listing import ChatCount, ChatSummary, count_chats, list_chats, load_summary
+from indelible.store.queries.listing import ChatCount, count_chats, list_chats, load_summary
 from indelible.store.queries.liveness import UnheldStop, Vacancy, load_unheld_stops, load_vacant
 from indelible.store.queries.open_turn import Expired, Held, OpenWork, Probe, load_expired, load_held, load_work
 from indelible.store.queries.users import ensure_user, find_owner, find_user

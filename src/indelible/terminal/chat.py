@@ -28,14 +28,13 @@ from typing import Final, Protocol
 from rich.console import Console
 from rich.text import Text as StyledText
 
+from indelible.api.shapes import Accepted, ChatMessage, StoredFile
 from indelible.app.chat import Chat
 from indelible.app.user import User
 from indelible.clock import Clock
 from indelible.content import File, Role
 from indelible.content.blocks import text_of
 from indelible.errors import IndelibleError, NotFound, Refused, StoreFailed
-from indelible.files.protocol import StoredFile
-from indelible.service.results import Accepted, ChatMessage
 from indelible.terminal.ctrl_c import Presses, follow_until_stopped, receive_ctrl_c
 from indelible.terminal.feed_view import ChatSetup, FeedView
 from indelible.terminal.listing import list_chats

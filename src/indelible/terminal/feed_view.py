@@ -22,6 +22,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from indelible.api.events import FeedEvent, LiveReply
+from indelible.api.shapes import Accepted
 from indelible.app.chat import Chat
 from indelible.app.user import User
 from indelible.clock import Clock
@@ -43,8 +45,6 @@ from indelible.content import (
     ToolResult,
 )
 from indelible.feed import Cursors
-from indelible.machine.events import FeedEvent, LiveReply
-from indelible.service.results import Accepted
 
 BUSY: Final = frozenset({"pending", "running", "interrupting"})
 _SHOWN_TURNS: Final = 3

@@ -24,12 +24,12 @@ from collections.abc import AsyncIterable, AsyncIterator
 from datetime import datetime
 from typing import Final, TextIO
 
+from indelible.api.shapes import Accepted
 from indelible.app.chat import Chat
 from indelible.app.user import User
 from indelible.clock import Clock
 from indelible.content import Part, TextDelta, ToolResult
 from indelible.errors import Invalid
-from indelible.service.results import Accepted
 from indelible.terminal.feed_view import BUSY, ChatSetup, FeedView
 from indelible.terminal.markdown import disarm, disarm_data
 

@@ -17,9 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
+from indelible.api.shapes import ChatSummary, UsagePage
 from indelible.app.user import User
-from indelible.service.lists.protocol import UsagePage
-from indelible.store.queries.listing import ChatSummary
 from indelible.terminal.listing import describe_chats, find_chat
 from indelible.terminal.markdown import disarm
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from indelible.api.records import RunKind
 from indelible.concurrency.scope import CancelScope, Cause
 from indelible.errors import Interrupted, Lost, ModelFailed, NotFound, Shutdown
 from indelible.logs import get_logger, log_context
@@ -36,7 +37,6 @@ from indelible.machine.effects import ReplyLimit
 from indelible.machine.states import Status
 from indelible.models.http.reading_pace import reading_pace
 from indelible.models.retry import RetryPolicy
-from indelible.store.database.tables.enumerations import RunKind
 from indelible.store.queries.open_turn import Held, OpenWork
 from indelible.tools.run import ToolLimits
 from indelible.tools.tool import ToolTurn, tool_turn

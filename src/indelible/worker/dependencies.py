@@ -15,13 +15,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from indelible.api.records import RunKind, RunStatus
+from indelible.api.shapes import DebugMode
 from indelible.clock import Clock
 from indelible.files.protocol import FileStore
 from indelible.loop.attempt import ReplyLimits
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.models.protocol import Model, traits_of
 from indelible.settings import Settings
-from indelible.store.database.tables.enumerations import DebugMode, RunKind, RunStatus
 from indelible.store.journal.writer import Journal
 from indelible.store.protocol import ChatStore
 from indelible.store.queries.open_turn import OpenWork

@@ -26,6 +26,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from indelible.api.records import RunStatus
+from indelible.api.shapes import Timings
 from indelible.concurrency.scope import CancelScope, Cause
 from indelible.content import File, Message, Part, PartialReason, ToolProgress, ToolResult, ToolStarted
 from indelible.errors import LeaseLost
@@ -48,7 +50,6 @@ from indelible.machine.effects import ReplyLimit
 from indelible.machine.states import BUSY
 from indelible.models.protocol import Model, traits_of
 from indelible.models.retry import RetryEvent
-from indelible.store.database.tables.enumerations import RunStatus
 from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
 from indelible.store.journal.writer import JournalWriter
 from indelible.store.payloads import (
@@ -62,7 +63,6 @@ from indelible.store.payloads import (
     RetryScheduled,
     StepResult,
     Summary,
-    Timings,
     WithStep,
 )
 from indelible.store.protocol import Outcome

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
+from indelible.api.events import EventBody, EventKind, FeedEvent
 from indelible.content import Part, TextDelta, encode
-from indelible.machine.events import EventBody, EventKind, FeedEvent
 from indelible.testing import parts
 
 CLIENT_TOOL = "ask"

@@ -16,7 +16,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from tests.server.wires.random_turns import CLIENT_TOOL, RandomTurn, random_turns
 from tests.support.examples import count_examples
 
-from indelible.machine.events import FeedEvent
+from indelible.api.events import FeedEvent
 from indelible.server.wires.ai_sdk.projection import UiMessageProjection
 from indelible.server.wires.openai.chat_completions.projection import CompletionProjection
 from indelible.server.wires.openai.responses.projection import ResponseProjection, read_call_id

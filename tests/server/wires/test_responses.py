@@ -14,10 +14,10 @@ from tests.support.app_harness import AppHarness
 from tests.support.running_server import RunningServer, say, say_half
 from tests.support.waiting import deadline, poll_until
 
+from indelible.api.events import BEGINNING
 from indelible.content import Usage
 from indelible.errors import ModelFailed
 from indelible.feed import Cursors
-from indelible.machine.events import BEGINNING
 from indelible.server.wires.openai.names import ResponseName
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step

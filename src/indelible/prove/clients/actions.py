@@ -12,6 +12,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Literal
 
+from indelible.api.shapes import Accepted
 from indelible.client.remote import RemoteService
 from indelible.errors import NotAllowed, NotFound
 from indelible.prove.checks.evidence import Deeds
@@ -19,7 +20,6 @@ from indelible.prove.clients.reader import SimulatedReader
 from indelible.prove.clients.sending import MessageSender, name_model
 from indelible.prove.clients.transcript import SeenMessage
 from indelible.service.inputs import IfBusy
-from indelible.service.results import Accepted
 
 if TYPE_CHECKING:
     from indelible.prove.clients.user import SimulatedUser

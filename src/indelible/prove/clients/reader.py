@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 
+from indelible.api.events import FeedEvent
 from indelible.client.remote import RemoteService
 from indelible.errors import IndelibleError
-from indelible.machine.events import FeedEvent
 from indelible.prove.clients.transcript import ReaderTranscript
 
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
+from indelible.api.shapes import Accepted
 from indelible.client.remote import RemoteService
 from indelible.content import File, Text
 from indelible.prove.checks.evidence import Deeds
@@ -13,7 +14,6 @@ from indelible.prove.clients.uploads import Uploader
 from indelible.prove.files import list_files
 from indelible.prove.script import Wish, draw_wish
 from indelible.service.inputs import Content, IfBusy
-from indelible.service.results import Accepted
 
 _NUMBERS_PER_CHAT: Final = 100_000
 _OWN_MODEL: Final = 0.3

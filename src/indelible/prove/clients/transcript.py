@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from indelible.machine.events import FeedEvent
+from indelible.api.events import FeedEvent
 
 _COMPARED_FIELDS: Final = ("id", "parent_id", "role", "blocks", "partial", "reason", "continues", "model")
 _DIFFERS_BY_TIME: Final = frozenset({"queue"})

@@ -18,9 +18,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from indelible.api.records import AttemptRecord, AttemptSummary, RunTree
 from indelible.content import encode
 from indelible.errors import NotFound
-from indelible.recording.storage.protocol import AttemptRecord, AttemptSummary, RecordStore, RunTree
+from indelible.recording.storage.protocol import RecordStore
 
 _OPEN_END: Final = len("]}")
 """The end of a run and of a step, after their empty list of children. Without it, children can be appended."""

@@ -20,110 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Protocol
 
-import msgspec
-
+from indelible.api.records import AttemptRecord, Record, RunSummary, RunTree, WholeRun
 from indelible.clock import Clock
-from indelible.store.database.tables.enumerations import RunKind, RunStatus
-
-AttemptStatus = Literal["completed", "failed"]
-
-
-class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One run with a model. It has an end exactly if it is no longer `in_progress`."""
-
-    id: str
-    chat_id: str
-    turn_id: str | None
-    kind: RunKind
-    status: RunStatus
-    worker_id: str
-    model: str | None = None
-    error: str | None = None
-    started_at: datetime
-    ended_at: datetime | None = None
-
-    def __post_init__(self) -> None:
-        _check_end(self.status, self.ended_at)
-
-
-class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One model call of a run. It has an end exactly if it is no longer `in_progress`."""
-
-    chat_id: str
-    run_id: str
-    step: int
-    status: RunStatus
-    error: str | None = None
-    started_at: datetime
-    ended_at: datetime | None = None
-
-    def __post_init__(self) -> None:
-        _check_end(self.status, self.ended_at)
-
-
-class Exchanged(msgspec.Struct, frozen=True, kw_only=True):
-    """How a finished exchange went. `head_at` is when the response began, if there was one."""
-
-    chat_id: str
-    run_id: str
-    step: int
-    number: int
-    status: AttemptStatus
-    status_code: int | None = None
-    method: str
-    url: str
-    error: str | None = None
-    started_at: datetime
-    head_at: datetime | None = None
-    ended_at: datetime
-
-
-class AttemptRecord(Exchanged, frozen=True, kw_only=True):
-    """One exchange, with its content."""
-
-    request_headers: dict[str, str] = {}
-    request_body: str = ""
-    response_headers: dict[str, str] | None = None
-    response_body: str = ""
-
-
-class AttemptSummary(Exchanged, frozen=True, kw_only=True):
-    """One exchange, with the sizes of its kept bodies."""
-
-    request_bytes: int
-    response_bytes: int
-
-
-Record = RunRecord | StepRecord | AttemptRecord
-
-
-class RunSummary(RunRecord, frozen=True, kw_only=True):
-    """One line of a list."""
-
-    step_count: int
-    attempt_count: int
-
-
-class StepTree(StepRecord, frozen=True, kw_only=True):
-    attempts: list[AttemptSummary]
-
-
-class RunTree(RunRecord, frozen=True, kw_only=True):
-    """A run with its steps and exchanges in order, without the content."""
-
-    steps: list[StepTree]
-
-
-class WholeStep(StepRecord, frozen=True, kw_only=True):
-    attempts: list[AttemptRecord]
-
-
-class WholeRun(RunRecord, frozen=True, kw_only=True):
-    """A run with all its content, in order."""
-
-    steps: list[WholeStep]
 
 
 class RecordStore(Protocol):
@@ -186,8 +86,3 @@ class RecordStore(Protocol):
 
     async def forget_chat(self, chat_id: str, *, clock: Clock) -> int:
         """Delete the runs of a chat that is about to be deleted, in the same short transactions; how many it were."""
-
-
-def _check_end(status: RunStatus, ended_at: datetime | None) -> None:
-    if (status == "in_progress") != (ended_at is None):
-        raise ValueError(f"A record that is {status} must {'not ' if ended_at is not None else ''}have an end.")

@@ -28,9 +28,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import asdict, replace
 
-from indelible.clock import Clock
-from indelible.concurrency.tasks import run_to_completion
-from indelible.recording.storage.protocol import (
+from indelible.api.records import (
     AttemptRecord,
     AttemptSummary,
     Exchanged,
@@ -43,6 +41,8 @@ from indelible.recording.storage.protocol import (
     WholeRun,
     WholeStep,
 )
+from indelible.clock import Clock
+from indelible.concurrency.tasks import run_to_completion
 from indelible.recording.storage.write import RunName, end_steps, list_names, split_records, write_records
 from indelible.redaction.patterns import redact_keys
 from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable

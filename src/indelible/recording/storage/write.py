@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from msgspec.structs import astuple
 
+from indelible.api.records import AttemptRecord, Record, RunRecord, StepRecord
 from indelible.content import encode
 from indelible.content.unicode import clean_text
-from indelible.recording.storage.protocol import AttemptRecord, Record, RunRecord, StepRecord
 from indelible.store.database.transaction import Transaction
 
 _TOGETHER_CHARS: Final = 1024 * 1024

@@ -9,10 +9,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
+from indelible.api.shapes import ALL_SCOPES
 from indelible.clock import Clock
 from indelible.errors import Invalid
 from indelible.service.accounts.logins import FIRST_ADMIN
-from indelible.store.accounts.protocol import ALL_SCOPES, Account, AccountStore
+from indelible.store.accounts.protocol import Account, AccountStore
 
 _VALID_FOR: Final = timedelta(hours=1)
 

@@ -24,12 +24,13 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from indelible.api.shapes import ALL_SCOPES
 from indelible.errors import Invalid
 from indelible.server.access.browser_checks import is_own_host
 from indelible.server.dependencies import ServerState, State
 from indelible.server.login.cookies import clear_flow_cookie, name_flow_cookie, set_flow_cookie, set_session_cookie
 from indelible.server.login.oidc import Flow, LoginFailed, OidcProvider, new_flow
-from indelible.store.accounts.protocol import ALL_SCOPES, Account
+from indelible.store.accounts.protocol import Account
 
 _log: Final = logging.getLogger(__name__)
 

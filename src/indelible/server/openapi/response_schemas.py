@@ -1,6 +1,6 @@
 """The schemas of responses in OpenAPI.
 
-Responses are msgspec values (service/results.py), which FastAPI cannot describe. A route declares the type of its
+Responses are msgspec values (api/shapes.py), which FastAPI cannot describe. A route declares the type of its
 response with `answers`, and the schemas of all types are added to the components of the document. Request bodies are
 pydantic models (schemas.py), which FastAPI describes by itself.
 
@@ -15,44 +15,40 @@ import msgspec
 from fastapi import FastAPI
 from starlette.responses import Response
 
-from indelible.files.protocol import StoredFile
-from indelible.machine.events import MessageTree
-from indelible.recording.storage.protocol import RunTree, WholeRun
+from indelible.api import shapes
+from indelible.api.events import MessageTree
+from indelible.api.records import RunTree, WholeRun
 from indelible.server.openapi.documented_problems import PROBLEM_COMPONENT
-from indelible.service import results
-from indelible.service.accounts import results as account_results
-from indelible.service.files import FilePage
-from indelible.service.lists.protocol import Draft, UsagePage
 from indelible.store.lists.transfer import ChatFile
 
 _PLACE: Final = "#/components/schemas/{name}"
 _TYPES: Final[tuple[type, ...]] = (
-    results.Accepted,
-    account_results.CreatedShare,
-    account_results.CreatedToken,
-    account_results.SessionInfo,
-    account_results.SharePage,
-    account_results.TokenPage,
-    account_results.UserInfo,
-    account_results.UserPage,
-    results.AttemptPage,
-    results.ChatDetails,
-    results.ChatPage,
-    results.CreatedChat,
-    results.Health,
-    results.InterruptResult,
-    results.MessagePage,
-    results.ModelPage,
-    results.QueuePage,
-    results.RunPage,
-    results.UpdatedChat,
+    shapes.Accepted,
+    shapes.CreatedShare,
+    shapes.CreatedToken,
+    shapes.SessionInfo,
+    shapes.SharePage,
+    shapes.TokenPage,
+    shapes.UserInfo,
+    shapes.UserPage,
+    shapes.AttemptPage,
+    shapes.ChatDetails,
+    shapes.ChatPage,
+    shapes.CreatedChat,
+    shapes.Health,
+    shapes.InterruptResult,
+    shapes.MessagePage,
+    shapes.ModelPage,
+    shapes.QueuePage,
+    shapes.RunPage,
+    shapes.UpdatedChat,
     ChatFile,
-    Draft,
-    FilePage,
+    shapes.Draft,
+    shapes.FilePage,
     MessageTree,
     RunTree,
-    StoredFile,
-    UsagePage,
+    shapes.StoredFile,
+    shapes.UsagePage,
     WholeRun,
 )
 

@@ -7,11 +7,11 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from indelible.api.shapes import ChatDetails, ChatPage, CreatedChat, UpdatedChat
 from indelible.server.dependencies import PageLimit, Reads, Sharing, Writes, answer_json
 from indelible.server.openapi.response_schemas import answers, may_stream
 from indelible.server.schemas import CreateChatRequest, Fork, UpdateChatRequest
 from indelible.server.streaming.reply_stream import Streams
-from indelible.service.results import ChatDetails, ChatPage, CreatedChat, UpdatedChat
 
 router = APIRouter(tags=["chats"])
 

@@ -16,12 +16,12 @@ from fastapi import APIRouter
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
+from indelible.api.records import RunTree, WholeRun
+from indelible.api.shapes import AttemptPage, RunPage
 from indelible.errors import NotFound, StoreFailed
 from indelible.recording.storage.export import write_run
-from indelible.recording.storage.protocol import RunTree, WholeRun
 from indelible.server.dependencies import JSON, PageLimit, Reads, State, answer_json
 from indelible.server.openapi.response_schemas import answers
-from indelible.service.results import AttemptPage, RunPage
 
 _log: Final = logging.getLogger(__name__)
 

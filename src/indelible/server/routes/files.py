@@ -24,9 +24,10 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
+from indelible.api.shapes import FilePage, StoredFile
 from indelible.errors import NotFound, Refused, StoreFailed
 from indelible.files.media_types import describe_content_type
-from indelible.files.protocol import StoredFile, UploadKey
+from indelible.files.protocol import UploadKey
 from indelible.server.dependencies import PageLimit, Reads, answer_json
 from indelible.server.head_requests import is_head
 from indelible.server.limits.uploads import UploadBody
@@ -35,7 +36,7 @@ from indelible.server.openapi.response_schemas import answers
 from indelible.server.problem_details import answer_refusal, make_problem
 from indelible.server.ranges import Unsatisfiable, parse_range
 from indelible.service.access.file_access import FileGrant
-from indelible.service.files import FilePage, LocalFiles
+from indelible.service.files import LocalFiles
 
 _log: Final = logging.getLogger(__name__)
 _MAX_NAME: Final = 1000

@@ -6,10 +6,10 @@ from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import Response
 
+from indelible.api.shapes import Health, ModelPage
 from indelible.errors import NotPermitted
 from indelible.server.dependencies import Login, Reads, ReadyState, State, answer_json
 from indelible.server.openapi.response_schemas import answers
-from indelible.service.results import Health, ModelPage
 
 models = APIRouter(tags=["process"])
 health = APIRouter(tags=["process"])

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
+from indelible.api.shapes import CreatedChat, Draft, ExportFormat, UsagePage
 from indelible.feed import ListReader, Reader
 from indelible.server.access.revocation import OpenRequest
 from indelible.server.dependencies import JSON, Reads, ReadyState, Writes, answer_json
@@ -18,8 +19,6 @@ from indelible.server.openapi.documented_problems import document_problem
 from indelible.server.openapi.response_schemas import answers
 from indelible.server.schemas import DraftRequest, ReadRequest
 from indelible.server.streaming.sse import FeedResponse
-from indelible.service.lists.protocol import Draft, ExportFormat, UsagePage
-from indelible.service.results import CreatedChat
 
 router = APIRouter(tags=["lists"])
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from indelible.machine.events import MessageTree
+from indelible.api.events import MessageTree
+from indelible.api.shapes import Accepted, MessagePage
 from indelible.server.dependencies import PageLimit, Reads, Writes, answer_json
 from indelible.server.openapi.response_schemas import answers, may_stream
 from indelible.server.schemas import BranchTarget, EditedMessage, NewMessage, TurnRequest, model_of
 from indelible.server.streaming.reply_stream import Streams
-from indelible.service.results import Accepted, MessagePage
 
 router = APIRouter(tags=["messages"])
 

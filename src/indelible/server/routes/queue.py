@@ -5,10 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from indelible.api.shapes import Accepted, QueuePage
 from indelible.server.dependencies import Reads, Writes, answer_json
 from indelible.server.openapi.response_schemas import answers
 from indelible.server.schemas import MessageContent, QueueOrder
-from indelible.service.results import Accepted, QueuePage
 
 router = APIRouter(tags=["queue"])
 

@@ -12,6 +12,7 @@ from typing import Literal
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from indelible.api.shapes import ALL_SCOPES, SessionInfo, SessionUser
 from indelible.server.access.authentication import find_address
 from indelible.server.account_schemas import LoginRequest
 from indelible.server.dependencies import Login, ServerState, State, answer_json
@@ -19,8 +20,7 @@ from indelible.server.login.cookies import clear_session_cookie, set_session_coo
 from indelible.server.openapi.response_schemas import answers
 from indelible.server.problem_details import make_problem
 from indelible.service.access.identity import Identity
-from indelible.service.accounts.results import SessionInfo, SessionUser
-from indelible.store.accounts.protocol import ALL_SCOPES, Credential
+from indelible.store.accounts.protocol import Credential
 
 router = APIRouter(tags=["session"])
 

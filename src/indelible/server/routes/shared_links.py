@@ -11,7 +11,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
-from indelible.files.protocol import StoredFile
+from indelible.api.shapes import ChatDetails, MessagePage, StoredFile
 from indelible.server.dependencies import PageLimit, ReadyState, State, answer_json
 from indelible.server.limits.feed_slots import WithSlot
 from indelible.server.openapi.response_schemas import answers
@@ -19,7 +19,6 @@ from indelible.server.routes.feed import answer_feed
 from indelible.server.routes.files import SENDS_BYTES, SENDS_PICTURE, answer_download, answer_preview
 from indelible.service.access.guests import show_chat
 from indelible.service.accounts.sharing import open_link
-from indelible.service.results import ChatDetails, MessagePage
 
 router = APIRouter(tags=["shared"])
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from indelible.api.shapes import CreatedShare, SharePage
 from indelible.server.account_schemas import NewShare
 from indelible.server.dependencies import Sharing, answer_json
 from indelible.server.openapi.response_schemas import answers
-from indelible.service.accounts.results import CreatedShare, SharePage
 
 router = APIRouter(tags=["shares"])
 

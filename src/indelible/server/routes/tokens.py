@@ -5,10 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from indelible.api.shapes import CreatedToken, TokenPage
 from indelible.server.account_schemas import NewToken
 from indelible.server.dependencies import Accounts, answer_json
 from indelible.server.openapi.response_schemas import answers
-from indelible.service.accounts.results import CreatedToken, TokenPage
 
 router = APIRouter(tags=["tokens"])
 

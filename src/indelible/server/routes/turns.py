@@ -5,11 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from indelible.api.shapes import Accepted, InterruptResult
 from indelible.server.dependencies import Writes, answer_json
 from indelible.server.openapi.response_schemas import answers, may_stream
 from indelible.server.schemas import Interruption, ToolResultsRequest, TurnRequest, model_of
 from indelible.server.streaming.reply_stream import Streams
-from indelible.service.results import Accepted, InterruptResult
 
 router = APIRouter(tags=["turns"])
 

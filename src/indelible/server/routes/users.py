@@ -5,10 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from indelible.api.shapes import UserInfo, UserPage
 from indelible.server.account_schemas import NewUser, UserChanges
 from indelible.server.dependencies import Accounts, answer_json
 from indelible.server.openapi.response_schemas import answers
-from indelible.service.accounts.results import UserInfo, UserPage
 
 router = APIRouter(tags=["users"])
 

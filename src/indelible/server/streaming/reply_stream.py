@@ -23,15 +23,15 @@ from fastapi import Depends, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from indelible.api.events import FeedEvent
+from indelible.api.shapes import Accepted, CreatedChat
 from indelible.content import encode
 from indelible.errors import TooMany
 from indelible.feed import Reader
-from indelible.machine.events import FeedEvent
 from indelible.server.dependencies import ServerState, answer_json, get_identity
 from indelible.server.limits.feed_slots import WithSlot
 from indelible.server.streaming.sse import FeedResponse, Pace
 from indelible.server.streaming.sse_pieces import Events
-from indelible.service.results import Accepted, CreatedChat
 
 EVENT_STREAM: Final = "text/event-stream"
 _AT_REST: Final = frozenset({"idle", "error", "requires_action"})

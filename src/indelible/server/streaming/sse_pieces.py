@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Final, Protocol
 
-from indelible.machine.events import FeedEvent
+from indelible.api.events import FeedEvent
 
 PIECE_BYTES: Final = 64 * 1024
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
-from indelible.machine.events import FeedEvent
+from indelible.api.events import FeedEvent
 
 TurnOutcome = Literal["complete", "waiting", "interrupted", "failed", "edited"]
 PartHandlers = Mapping[type, Callable[[Any, Any], object]]

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from indelible.api.shapes import Link, StoredFile
 from indelible.errors import NotFound, StoredFileNotFound
-from indelible.files.protocol import FileStore, StoredFile
-from indelible.store.accounts.protocol import Link, ShareStore
+from indelible.files.protocol import FileStore
+from indelible.store.accounts.protocol import ShareStore
 
 
 class FileGrant(NamedTuple):

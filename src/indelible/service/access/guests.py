@@ -22,12 +22,11 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from indelible.api.events import ChatSnapshot, EventBody, FeedEvent, MessageAdded, MessageTree, ShownMessage
+from indelible.api.shapes import ChatDetails, ChatMessage, ChatSummary, MessagePage
 from indelible.content import decode_blocks, encode
-from indelible.machine.events import ChatSnapshot, EventBody, FeedEvent, MessageAdded, MessageTree, ShownMessage
 from indelible.service.noted_request import MARK, strip_request
-from indelible.service.results import ChatDetails, ChatMessage, MessagePage
 from indelible.store.lists.transfer import ChatFile, FileMessage
-from indelible.store.queries.listing import ChatSummary
 
 _SHOWN: Final = ("title", "model", "archived")
 """The changes in a `chat` event that a guest sees. All others are for the owner alone."""

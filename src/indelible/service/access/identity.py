@@ -12,9 +12,9 @@ from typing import Literal
 
 import msgspec
 
+from indelible.api.shapes import ALL_SCOPES, Scope, UserRole
 from indelible.errors import NotPermitted
-from indelible.store.accounts.protocol import ALL_SCOPES, Credential, CredentialKey
-from indelible.store.database.tables.enumerations import Scope, UserRole
+from indelible.store.accounts.protocol import Credential, CredentialKey
 
 LoginHow = Literal["none", "proxy", "token", "session"]
 _NEEDS: dict[Scope, str] = {

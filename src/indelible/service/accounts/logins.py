@@ -15,12 +15,11 @@ from typing import Final
 
 from msgspec.structs import asdict
 
+from indelible.api.shapes import ALL_SCOPES, CreatedToken, Scope, TokenPage, UserInfo, UserPage, UserRole
 from indelible.clock import Clock
 from indelible.errors import Invalid, NotPermitted
 from indelible.service.access.identity import Identity
-from indelible.service.accounts.results import CreatedToken, TokenPage, UserInfo, UserPage
-from indelible.store.accounts.protocol import ALL_SCOPES, Account, AccountStore
-from indelible.store.database.tables.enumerations import Scope, UserRole
+from indelible.store.accounts.protocol import Account, AccountStore
 
 FIRST_ADMIN: Final = "local"
 """The user whose chats a server without a login serves, and whose token the setting `token` is."""

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from msgspec.structs import asdict
 
+from indelible.api.shapes import ChatPage, CreatedShare, Link, SharePage
 from indelible.errors import NotFound
 from indelible.service.access.chat_access import Access
 from indelible.service.access.guests import show_summary
-from indelible.service.accounts.results import CreatedShare, SharePage
-from indelible.service.results import ChatPage
-from indelible.store.accounts.protocol import Link, ShareStore
+from indelible.store.accounts.protocol import ShareStore
 
 
 class ShareService:

@@ -17,17 +17,18 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
+from indelible.api.events import FeedEvent
+from indelible.api.shapes import NEW_CHAT, ChatPage, CreatedChat, Draft, ExportFormat, UsagePage
 from indelible.content import encode
 from indelible.errors import Invalid, NotPermitted, TooLarge
 from indelible.feed import ListReader, Reader
-from indelible.machine.events import FeedEvent
 from indelible.models.parameters import check_parameters
 from indelible.service.access.chat_access import Access
 from indelible.service.access.guests import show_event, show_file
 from indelible.service.command_results import describe_copy, describe_nothing
 from indelible.service.idempotency import perform_once
 from indelible.service.lists.markdown import write_markdown
-from indelible.service.lists.protocol import NEW_CHAT, Draft, ExportFormat, UsagePage, add_up
+from indelible.service.lists.protocol import add_up
 from indelible.service.pages import (
     check_search,
     read_list_cursor,
@@ -36,7 +37,6 @@ from indelible.service.pages import (
     write_list_cursor,
     write_place,
 )
-from indelible.service.results import ChatPage, CreatedChat
 from indelible.store.commands.idempotency import Request
 from indelible.store.lists.transfer import ChatFile, parse_file
 from indelible.store.queries.listing import ChatFilter

@@ -12,34 +12,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from datetime import date
-from typing import Final, Literal, Protocol
+from typing import Protocol
 
-from indelible.machine.events import FeedEvent
-from indelible.service.results import CreatedChat, Result
-from indelible.store.lists.marks import NEW, Draft
-from indelible.store.lists.usage import UsageDay
-
-__all__ = ["NEW_CHAT", "Draft", "ExportFormat", "ListService", "UsageDay", "UsagePage", "UsageTotal"]
-
-ExportFormat = Literal["json", "md"]
-NEW_CHAT: Final = NEW
-"""Instead of a chat's id: the draft of a chat that does not exist yet."""
-
-
-class UsageTotal(Result, frozen=True, kw_only=True):
-    """The sums over all days. `cost` is in dollars, of what has a known price; None if nothing has."""
-
-    input_tokens: int
-    output_tokens: int
-    cost: float | None
-    turns: int
-
-
-class UsagePage(Result, frozen=True, kw_only=True):
-    """What was used, by day and model, and in total."""
-
-    days: list[UsageDay]
-    total: UsageTotal
+from indelible.api.events import FeedEvent
+from indelible.api.shapes import CreatedChat, Draft, ExportFormat, UsageDay, UsagePage, UsageTotal
 
 
 def add_up(days: list[UsageDay]) -> UsageTotal:

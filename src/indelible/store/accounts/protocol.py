@@ -15,10 +15,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
-from indelible.store.database.tables.enumerations import LoginMethod, Scope, UserRole
-from indelible.store.queries.listing import ChatSummary
-
-ALL_SCOPES: tuple[Scope, ...] = ("read", "write", "admin")
+from indelible.api.shapes import ChatSummary, Link, LoginMethod, Scope, Share, TokenInfo, UserRole
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,26 +25,6 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     role: UserRole
     disabled: bool
-    created_at: datetime
-
-
-class TokenInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A token without its secret. `prefix` is how it begins."""
-
-    id: str
-    label: str
-    prefix: str
-    scopes: list[Scope]
-    created_at: datetime
-    last_used_at: datetime | None
-    expires_at: datetime | None
-
-
-class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """Who else may read a chat: a user, or, if `user` is null, whoever has the link."""
-
-    id: str
-    user: str | None
     created_at: datetime
 
 
@@ -71,14 +48,6 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
     scopes: tuple[Scope, ...]
     expires_at: datetime | None
     token_expires_at: datetime | None
-
-
-class Link(NamedTuple):
-    """A valid link: its share, the chat, and the chat's owner."""
-
-    share_id: str
-    chat_id: str
-    owner_id: str
 
 
 class AccountStore(Protocol):

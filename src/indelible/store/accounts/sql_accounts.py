@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, cast
 
+from indelible.api.shapes import LoginMethod, Scope, TokenInfo, UserRole
 from indelible.clock import Clock
 from indelible.errors import Invalid, NotFound
 from indelible.ids import is_id, new_id
-from indelible.store.accounts.protocol import Account, Credential, CredentialKey, CredentialKind, TokenInfo
+from indelible.store.accounts.protocol import Account, Credential, CredentialKey, CredentialKind
 from indelible.store.accounts.secrets import PREFIX_LENGTH, hash_secret, new_secret
 from indelible.store.accounts.sql_shares import ignore, load_all, load_one
-from indelible.store.database.tables.enumerations import LoginMethod, Scope, UserRole
 from indelible.store.database.transaction import Database, Row, Transaction, clean_label, insert, to_time
 from indelible.store.queries.users import LONGEST_USER_NAME, check_user_name, insert_user
 

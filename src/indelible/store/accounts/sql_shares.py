@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from indelible.api.shapes import ChatSummary, Link, Share
 from indelible.clock import Clock
 from indelible.errors import ChatNotFound, Invalid, NotFound
 from indelible.ids import is_id, new_id
-from indelible.store.accounts.protocol import Link, Share
 from indelible.store.accounts.secrets import hash_secret, new_secret
 from indelible.store.database.transaction import Database, Row, Transaction, clean_label, insert, to_time
-from indelible.store.queries.listing import ChatSummary, load_summary
+from indelible.store.queries.listing import load_summary
 from indelible.store.queries.users import find_owner
 
 _SHARE: Final = "SELECT s.id, u.name, s.created_at FROM shares AS s LEFT JOIN users AS u ON u.id = s.user_id"

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
+from indelible.api.shapes import Timings
 from indelible.content import Message, Part, decode_parts, encode, has_visible
 from indelible.content.assemble import PartAssembler, conclude, to_messages
 from indelible.errors import LeaseLost
@@ -23,7 +24,7 @@ from indelible.machine.effects import AttemptOutcome, CloseAttempt
 from indelible.store.commands.totals import Totals, add_to_chat
 from indelible.store.database.transaction import Row, Transaction, insert, to_time, update
 from indelible.store.lists.usage import Used, add_usage
-from indelible.store.payloads import Failure, Payload, RetryScheduled, Timings, WithPending, WithStep
+from indelible.store.payloads import Failure, Payload, RetryScheduled, WithPending, WithStep
 
 _TRIED_AGAIN: frozenset[AttemptOutcome] = frozenset({"crashed", "handed_over"})
 

@@ -11,20 +11,17 @@ its user's alone, and goes with its chat.
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Final
 
 import msgspec
 
+from indelible.api.shapes import NEW_CHAT, ChatExtras, Draft
 from indelible.content import Text, decode_blocks, encode
 from indelible.content.blocks import text_of
 from indelible.errors import ChatNotFound
 from indelible.ids import is_id
 from indelible.store.database.transaction import Transaction, to_time, upsert
 from indelible.store.queries.users import find_owner
-
-NEW: Final = "new"
-"""Instead of a chat's id: the draft of a chat that does not exist yet."""
 
 _MARK: Final = """
     UPDATE chats SET last_read_seq = CASE WHEN CAST($3 AS BIGINT) < seq THEN CAST($3 AS BIGINT) ELSE seq END
@@ -37,23 +34,6 @@ _EXTRAS: Final = """
     """
 
 
-class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user has typed and not sent yet. Without one, the text is empty and `updated_at` is None."""
-
-    text: str = ""
-    updated_at: datetime | None = None
-
-
-class ChatExtras(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user sees of a chat beside the conversation. All but the draft is the owner's, and empty to others."""
-
-    labels: list[str]
-    pinned: bool
-    unread: bool
-    system: str | None
-    draft: str | None
-
-
 async def mark_read(transaction: Transaction, chat_id: str, owner_id: str, seq: int | None) -> bool:
     """Mark a chat as read up to event `seq`, or all of it; returns whether the mark moved. Raises `NotFound`."""
     if not is_id(chat_id) or await find_owner(transaction, chat_id) != owner_id:
@@ -62,7 +42,7 @@ async def mark_read(transaction: Transaction, chat_id: str, owner_id: str, seq: 
 
 
 async def load_draft(transaction: Transaction, chat_id: str, user_id: str) -> Draft:
-    if chat_id == NEW:
+    if chat_id == NEW_CHAT:
         row = await transaction.one("SELECT content, updated_at FROM new_drafts WHERE user_id = $1", user_id)
     else:
         sql = "SELECT content, updated_at FROM drafts WHERE chat_id = $1 AND user_id = $2"
@@ -73,13 +53,13 @@ async def load_draft(transaction: Transaction, chat_id: str, user_id: str) -> Dr
 async def save_draft(transaction: Transaction, chat_id: str, user_id: str, text: str) -> None:
     """Replace the draft; an empty text deletes it."""
     if not text:
-        if chat_id == NEW:
+        if chat_id == NEW_CHAT:
             await transaction.run("DELETE FROM new_drafts WHERE user_id = $1", user_id)
         else:
             await transaction.run("DELETE FROM drafts WHERE chat_id = $1 AND user_id = $2", chat_id, user_id)
         return
     draft = {"content": encode([Text(text)]), "updated_at": await transaction.now()}
-    if chat_id == NEW:
+    if chat_id == NEW_CHAT:
         await upsert(transaction, "new_drafts", draft, user_id=user_id)
     else:
         await upsert(transaction, "drafts", draft, chat_id=chat_id, user_id=user_id)

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Protocol
 
-from indelible.store.lists.marks import ChatExtras, Draft
+from indelible.api.shapes import ChatExtras, ChatSummary, Draft, UsageDay
 from indelible.store.lists.search import SearchCursor, SearchPage
 from indelible.store.lists.transfer import ChatFile
-from indelible.store.lists.usage import UsageDay
 from indelible.store.protocol import Once, Outcome
-from indelible.store.queries.listing import ALL_CHATS, ChatFilter, ChatSummary
+from indelible.store.queries.listing import ALL_CHATS, ChatFilter
 
 
 class ListStore(Protocol):

@@ -17,12 +17,13 @@ from typing import Final
 
 import msgspec
 
+from indelible.api.shapes import ChatSummary, Match
 from indelible.content import decode_blocks
 from indelible.content.blocks import text_of
 from indelible.store.database.transaction import Transaction
 from indelible.store.lists.matching import find_matches
-from indelible.store.lists.search_words import Match, Query, make_snippet
-from indelible.store.queries.listing import ChatFilter, ChatSummary, load_summaries
+from indelible.store.lists.search_words import Query, make_snippet
+from indelible.store.queries.listing import ChatFilter, load_summaries
 
 WINDOW: Final = 500
 """Matching messages that one search looks at."""

@@ -18,7 +18,7 @@ import re
 import unicodedata
 from typing import Final, NamedTuple
 
-import msgspec
+from indelible.api.shapes import Snippet
 
 MAX_TEXT: Final = 200_000
 """Characters of a text that are indexed; the rest is not found."""
@@ -32,20 +32,6 @@ _BEFORE: Final = 40
 _SINGLE: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORD: Final = re.compile(rf"[{_SINGLE}]|[^\W_{_SINGLE}]+")
 _SPACE: Final = re.compile(r"\s+")
-
-
-class Snippet(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a text. `ranges` are the places of found words in it: [start, end), in characters."""
-
-    text: str
-    ranges: list[tuple[int, int]]
-
-
-class Match(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a search found a chat: a message, or its title (None), and the piece of the text."""
-
-    message_id: str | None
-    snippet: Snippet
 
 
 class Query(NamedTuple):

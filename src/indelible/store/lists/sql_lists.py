@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from indelible.api.shapes import ChatExtras, ChatSummary, Draft, UsageDay
 from indelible.ids import new_id
 from indelible.store.database.transaction import Transaction
 from indelible.store.limits import check_payload
 from indelible.store.lists import indexing, marks, transfer
 from indelible.store.lists.ephemeral import find_left
-from indelible.store.lists.marks import ChatExtras, Draft
 from indelible.store.lists.search import SearchCursor, SearchPage, search_chats
 from indelible.store.lists.search_words import parse_query
 from indelible.store.lists.transfer import ChatFile
-from indelible.store.lists.usage import UsageDay, load_usage
+from indelible.store.lists.usage import load_usage
 from indelible.store.protocol import Once, Outcome
-from indelible.store.queries.listing import ALL_CHATS, ChatFilter, ChatSummary, load_owned, load_summary
+from indelible.store.queries.listing import ALL_CHATS, ChatFilter, load_owned, load_summary
 
 if TYPE_CHECKING:
     from indelible.store.sql_store import SqlStore

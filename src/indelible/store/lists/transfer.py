@@ -21,6 +21,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec.structs import replace
 
+from indelible.api.shapes import Timings
 from indelible.content import (
     Block,
     File,
@@ -40,7 +41,7 @@ from indelible.machine.states import Status
 from indelible.store.commands.apply.files import use_files
 from indelible.store.commands.fork import insert_copies
 from indelible.store.database.transaction import Transaction, to_time, to_utc
-from indelible.store.payloads import ChatPatch, Timings
+from indelible.store.payloads import ChatPatch
 from indelible.store.protocol import Outcome
 
 FORMAT: Final = "indelible.chat"

@@ -18,6 +18,7 @@ from zlib import crc32
 
 import msgspec
 
+from indelible.api.shapes import UsageDay
 from indelible.content import Usage
 from indelible.errors import NotFound
 from indelible.store.database.transaction import Transaction, clean_label, to_utc
@@ -62,18 +63,6 @@ class Used(NamedTuple):
     usage: Usage | None
     cost_nanousd: int | None
     begins_turn: bool = False
-
-
-class UsageDay(msgspec.Struct, frozen=True, kw_only=True):
-    """What was used on a day with a model. `cost`: dollars, as far as known; None: unknown. `user`: in lists of all."""
-
-    day: str
-    model: str | None
-    input_tokens: int
-    output_tokens: int
-    cost: float | None
-    turns: int
-    user: str | msgspec.UnsetType = msgspec.UNSET
 
 
 async def add_usage(transaction: Transaction, user_id: str, chat_id: str, used: Used, now: datetime) -> None:

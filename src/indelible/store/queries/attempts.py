@@ -6,36 +6,18 @@ recorded (recording/storage/protocol.py).
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
+from indelible.api.shapes import AttemptView
 from indelible.content import Usage
-from indelible.machine.effects import AttemptOutcome
 from indelible.store.database.transaction import Row, Transaction, to_time
 
 _COLUMNS: Final = "id, turn_id, step, number, provider, model, outcome, error, usage, started_at, ended_at, last_n"
 _NEWEST: Final = f"SELECT {_COLUMNS} FROM attempts WHERE chat_id = $1 ORDER BY id DESC LIMIT $2"
 _AFTER: Final = f"SELECT {_COLUMNS} FROM attempts WHERE chat_id = $1 AND id > $3 ORDER BY id LIMIT $2"
 _BEFORE: Final = f"SELECT {_COLUMNS} FROM attempts WHERE chat_id = $1 AND id < $3 ORDER BY id DESC LIMIT $2"
-
-
-class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt at one step of a turn. Without an outcome it is open. `last_n` is its last journal row."""
-
-    id: str
-    turn_id: str
-    step: int
-    number: int
-    provider: str | None
-    model: str | None
-    outcome: AttemptOutcome | None
-    error: Any
-    usage: Usage | None
-    started_at: datetime
-    ended_at: datetime | None
-    last_n: int | None
 
 
 async def load_attempts(

@@ -20,8 +20,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from indelible.api.events import Position, ShownMessage, ShownQueued
 from indelible.errors import ChatNotFound
-from indelible.machine.events import Position, ShownMessage, ShownQueued
 from indelible.store.database.transaction import Row, Transaction
 from indelible.store.journal.pack import unpack_rows
 from indelible.store.queries.chat_view import Event, to_event

@@ -16,15 +16,15 @@ from typing import Any, Final
 
 import msgspec
 
-from indelible.content import Block, Message, Part, ToolCall, decode_blocks, decode_parts
+from indelible.api.events import ShownQueued
+from indelible.api.shapes import AwaitedAction, DebugMode, QueuedMessage
+from indelible.content import Block, Message, Part, decode_blocks, decode_parts
 from indelible.content.assemble import assemble
 from indelible.errors import ChatNotFound
 from indelible.ids import is_id
-from indelible.machine.events import ShownQueued
-from indelible.machine.states import IfBusy, Status
+from indelible.machine.states import Status
 from indelible.store.commands.facts import load_end
 from indelible.store.commands.totals import Totals
-from indelible.store.database.tables.enumerations import DebugMode
 from indelible.store.database.transaction import Dialect, Row, Transaction, to_time
 from indelible.store.journal.pack import unpack_rows
 from indelible.store.queries.ancestors import load_ancestors
@@ -76,21 +76,6 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     attempt: str
     n: int
     blocks: list[Block]
-
-
-class QueuedMessage(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    if_busy: IfBusy
-    blocks: list[Block]
-    model: str | None
-    created_at: datetime
-
-
-class AwaitedAction(msgspec.Struct, frozen=True, kw_only=True):
-    """The calls that the client has to answer, and until when; None means no limit."""
-
-    calls: list[ToolCall]
-    deadline_at: datetime | None
 
 
 class ChatView(msgspec.Struct, frozen=True, kw_only=True):

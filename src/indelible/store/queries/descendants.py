@@ -17,10 +17,10 @@ from typing import Final
 
 import msgspec
 
+from indelible.api.events import MessageTree, TreeItem
 from indelible.content import decode_blocks
 from indelible.content.blocks import text_of
 from indelible.errors import ChatNotFound
-from indelible.machine.events import MessageTree, TreeItem
 from indelible.machine.states import Destination
 from indelible.store.database.transaction import Dialect, Row, Transaction, to_time
 from indelible.store.queries.history import find_visible

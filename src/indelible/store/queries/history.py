@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
+from indelible.api.events import ShownMessage, ShownQueued
 from indelible.errors import ChatNotFound, NotFound
-from indelible.machine.events import ShownMessage, ShownQueued
 from indelible.store.database.transaction import Row, Transaction, to_time
 from indelible.store.queries.ancestors import load_ancestors
 

@@ -18,11 +18,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from indelible.content import Usage
+from indelible.api.shapes import ChatSummary
 from indelible.store.commands.totals import Totals
-from indelible.store.database.tables.enumerations import BUSY_STATUSES, DebugMode
+from indelible.store.database.tables.enumerations import BUSY_STATUSES
 from indelible.store.database.transaction import Dialect, Row, Transaction, clean_label, to_time
-from indelible.store.lists.search_words import Match
 from indelible.store.queries.liveness import PENDING, bind_ago, spell_ago, spell_status, spell_unheld
 
 _STUCK_AFTER: Final = 10
@@ -34,30 +33,6 @@ _ORDER: Final = {
     False: "c.pinned DESC, c.updated_at DESC, c.id DESC",
     True: "c.pinned ASC, c.updated_at ASC, c.id ASC",
 }
-
-
-class ChatSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a list. `version` grows with every event of the chat.
-
-    `usage` and `cost_usd` are the sums over all its messages, as far as they are known. `unread`: a model has replied
-    since the owner read it. `match`: what a search has found; in other lists it is unset.
-    """
-
-    id: str
-    status: str
-    title: str | None
-    model: str | None
-    labels: list[str]
-    pinned: bool
-    archived: bool
-    unread: bool
-    debug: DebugMode | None
-    version: int
-    created_at: datetime
-    updated_at: datetime
-    usage: Usage | None = None
-    cost_usd: float | None = None
-    match: Match | msgspec.UnsetType = msgspec.UNSET
 
 
 class ListCursor(msgspec.Struct, frozen=True, array_like=True):

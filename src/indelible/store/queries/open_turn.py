@@ -12,10 +12,11 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from indelible.api.shapes import DebugMode
 from indelible.content import Message, Part, ToolSpec, Usage
 from indelible.errors import ChatNotFound
 from indelible.machine.states import Status, TurnKind
-from indelible.store.database.tables.enumerations import BUSY_STATUSES, DebugMode
+from indelible.store.database.tables.enumerations import BUSY_STATUSES
 from indelible.store.database.transaction import Dialect, Row, Transaction
 from indelible.store.queries.chat_view import AttemptName, load_path_rows, load_rows, to_message
 from indelible.store.queries.liveness import bind_ago, spell_ago

@@ -15,9 +15,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
+from indelible.api.shapes import UserRole
 from indelible.errors import Invalid
 from indelible.ids import is_id, new_id
-from indelible.store.database.tables.enumerations import UserRole
 from indelible.store.database.transaction import Transaction
 from indelible.store.queries.likeness import find_likeness, remove_disguise
 

@@ -22,6 +22,7 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from indelible.api.shapes import ChatMessage
 from indelible.content import ToolResult, encode
 from indelible.errors import Invalid, NotAllowed
 from indelible.server.dependencies import Reads, ReadyState, ServerState, State, Writes, answer_json
@@ -44,7 +45,6 @@ from indelible.server.wires.requests import WireBody, read_body
 from indelible.server.wires.streaming import WireStream
 from indelible.service.conversations import PATH_AT_ONCE, ConversationService, TurnSettings, TurnStart
 from indelible.service.local import LocalService
-from indelible.service.results import ChatMessage
 
 router = APIRouter(tags=["ai-sdk"], include_in_schema=False)
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from indelible.api.shapes import ChatMessage
 from indelible.content import Block, File, Message, Reasoning, Text, ToolCall, ToolResult, encode
 from indelible.errors import Invalid
 from indelible.server.wires.ai_sdk.projection import read_input
 from indelible.server.wires.content import read_file, write_file_url
 from indelible.service.noted_request import note_in, read_note
-from indelible.service.results import ChatMessage
 
 _REPLY: Final = "reply-"
 _MAX_ID: Final = 200

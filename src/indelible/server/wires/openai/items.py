@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
+from indelible.api.shapes import ChatMessage
 from indelible.content import Block, File, Message, Reasoning, Text, ToolCall, ToolResult, encode, text_of
 from indelible.errors import Invalid
 from indelible.server.wires.content import check_texts, join_neighbours, read_file, write_file_url
 from indelible.server.wires.openai.names import name_message_item
 from indelible.server.wires.openai.responses.projection import read_call_id
-from indelible.service.results import ChatMessage
 
 _MOST_ITEMS: Final = 2000
 _TEXTS: Final = frozenset({"input_text", "output_text", "text", "summary_text"})

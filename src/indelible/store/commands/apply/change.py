@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any
 
+from indelible.api.events import EventKind
 from indelible.content import Message, ToolCall, encode
 from indelible.machine import effects
-from indelible.machine.events import EventKind
 from indelible.machine.states import Snapshot, Status
 from indelible.store.commands.totals import Totals
 from indelible.store.database.transaction import Row, Transaction, insert, update

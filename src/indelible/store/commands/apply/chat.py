@@ -11,6 +11,7 @@ from typing import Final, get_args
 
 import msgspec
 
+from indelible.api.shapes import DebugMode
 from indelible.content import encode
 from indelible.errors import Invalid
 from indelible.machine import effects
@@ -18,7 +19,6 @@ from indelible.store.commands.apply.change import ChatChange, Handlers
 from indelible.store.commands.apply.files import release_files
 from indelible.store.commands.apply.history import choose_error
 from indelible.store.commands.labels import replace_pairs, write_labels
-from indelible.store.database.tables.enumerations import DebugMode
 from indelible.store.database.transaction import update
 from indelible.store.payloads import AwaitedStep, ChatPatch, require
 

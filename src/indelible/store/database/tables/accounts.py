@@ -16,9 +16,9 @@ from typing import Final
 
 from sqlalchemy import CheckConstraint, Column, ForeignKey, LargeBinary, PrimaryKeyConstraint, Table, UniqueConstraint
 
+from indelible.api.shapes import LoginMethod
 from indelible.store.database.tables.chats import metadata
 from indelible.store.database.tables.constraints import check_one_of
-from indelible.store.database.tables.enumerations import LoginMethod
 from indelible.store.database.tables.types import Id, Label, UtcTime, Word
 
 sessions: Final = Table(

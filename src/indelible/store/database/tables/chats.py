@@ -46,11 +46,13 @@ from sqlalchemy import (
     text,
 )
 
+from indelible.api.records import RunKind, RunStatus
+from indelible.api.shapes import DebugMode, UserRole
 from indelible.content import PartialReason, Role, Visibility
 from indelible.machine.effects import AttemptOutcome, TurnOutcome
 from indelible.machine.states import IfBusy, Status, TurnKind
 from indelible.store.database.tables.constraints import check_one_of, index_where
-from indelible.store.database.tables.enumerations import BUSY_STATUSES, DebugMode, RunKind, RunStatus, UserRole
+from indelible.store.database.tables.enumerations import BUSY_STATUSES
 from indelible.store.database.tables.types import Id, Json, Label, UtcTime, Word
 
 metadata: Final = MetaData(

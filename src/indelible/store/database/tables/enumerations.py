@@ -9,12 +9,6 @@ from typing import Final, Literal
 
 from indelible.machine.states import BUSY
 
-DebugMode = Literal["off", "errors", "all"]
-RunKind = Literal["turn", "title", "compaction"]
-RunStatus = Literal["in_progress", "completed", "error", "interrupted"]
-UserRole = Literal["admin", "user"]
-LoginMethod = Literal["token", "oidc"]
-Scope = Literal["read", "write", "admin"]
 FileState = Literal["uploading", "ready", "deleted"]
 FilePlace = Literal["database", "directory", "s3"]
 FileVariant = Literal["content", "preview"]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
+from indelible.api.shapes import ChatMessage
 from indelible.content import Message, Role, Text, encode
 from indelible.loop.prompt.compact import estimate_tokens
 from indelible.service.conversations import TurnSettings
-from indelible.service.results import ChatMessage
 
 
 def estimate_input(path: Sequence[ChatMessage], given: Sequence[Message], settings: TurnSettings) -> int:

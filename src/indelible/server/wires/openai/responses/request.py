@@ -16,13 +16,13 @@ from typing import Annotated, Any, ClassVar, Final, Self
 import msgspec
 from pydantic import Field, ValidationError, model_validator
 
+from indelible.api.shapes import ChatMessage
 from indelible.content import ToolSpec, encode
 from indelible.errors import Invalid
 from indelible.server.wires.openai.names import read_conversation_name
 from indelible.server.wires.requests import WireBody
 from indelible.service.conversations import TurnSettings
 from indelible.service.noted_request import read_request
-from indelible.service.results import ChatMessage
 
 _MOST_REPEATED_BYTES: Final = 8 * 1024
 _MOST_LABELS: Final = 50

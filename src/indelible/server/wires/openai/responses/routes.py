@@ -15,10 +15,11 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from indelible.api.events import Position
+from indelible.api.shapes import ChatMessage
 from indelible.content import ToolResult
 from indelible.errors import Invalid, NotAllowed
 from indelible.ids import new_id
-from indelible.machine.events import Position
 from indelible.server.dependencies import Reads, ReadyState, ServerState, State, Writes, answer_json
 from indelible.server.limits.feed_slots import WithSlot
 from indelible.server.wires.content import Continuation, continue_with, divide
@@ -34,7 +35,6 @@ from indelible.server.wires.openai.responses.stored import load_previous, load_p
 from indelible.server.wires.requests import read_body
 from indelible.server.wires.streaming import WireStream, collect, project_stored
 from indelible.service.conversations import ConversationService, Given, TurnSettings, TurnStart, note_request, start_at
-from indelible.service.results import ChatMessage
 from indelible.store.payloads import ChatPatch
 
 router = APIRouter(tags=["openai"], include_in_schema=False)

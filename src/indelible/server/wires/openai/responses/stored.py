@@ -18,9 +18,10 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from indelible.api.events import Position
+from indelible.api.shapes import ChatMessage
 from indelible.content import Block, Message, Reasoning, Role, Text, ToolCall, ToolResult, encode
 from indelible.errors import Invalid, NotFound, TooLarge
-from indelible.machine.events import Position
 from indelible.server.access.middleware import MAX_BODY_BYTES
 from indelible.server.dependencies import ServerState
 from indelible.server.wires.openai.failures import RefusedByName
@@ -32,7 +33,6 @@ from indelible.server.wires.openai.responses.request import read_note
 from indelible.server.wires.streaming import project_stored
 from indelible.service.conversations import ConversationService
 from indelible.service.noted_request import strip_request
-from indelible.service.results import ChatMessage
 
 _REFERENCE: Final = "item_reference"
 
