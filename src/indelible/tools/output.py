@@ -56,6 +56,8 @@ _UTF8_CONTINUATION: Final = range(0x80, 0xC0)
 _MAX_DEPTH: Final = 100
 _MAX_SIZE: Final = 16 * 1024 * 1024
 _SIZE_OF_VALUE: Final = 16
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+"""It writes in pieces: writing all at once, in C, would keep every other thread from running meanwhile."""
 _MIN_LIMIT_BYTES: Final = 16 * 1024
 _UNKNOWN_WINDOW_LIMIT_BYTES: Final = 64 * 1024
 
@@ -71,8 +73,7 @@ def render_output(value: object, files: list[File] | None = None) -> str:
     if value is None:
         return ""
     plain = _Unfolding(files).to_plain(value)
-    text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
-    return clean_text(text)
+    return clean_text(plain if isinstance(plain, str) else "".join(_JSON.iterencode(plain)))
 
 
 class _Unfolding:
@@ -247,19 +248,26 @@ def limit_for(context_tokens: int | None) -> int:
 def cut_text(text: str, limit_bytes: int) -> CutText:
     """Keep the text within the limit, marker included. A limit too small for the marker leaves only that."""
     text = clean_text(text)
-    data = text.encode()
-    if len(data) <= limit_bytes:
+    size_bytes = _count_bytes(text)
+    if size_bytes <= limit_bytes:
         return CutText(text, 0)
-    room = max(0, limit_bytes - len(_mark(len(data))))
+    room = max(0, limit_bytes - len(_mark(size_bytes)))
     head_end = room * 2 // 3
-    tail_start = len(data) - (room - head_end)
-    while head_end > 0 and data[head_end] in _UTF8_CONTINUATION:
+    tail_bytes = room - head_end
+    head = text[: head_end + 1].encode()  # a character has one byte or more
+    while head_end > 0 and head[head_end] in _UTF8_CONTINUATION:
         head_end -= 1
-    while tail_start < len(data) and data[tail_start] in _UTF8_CONTINUATION:
+    tail = text[max(0, len(text) - tail_bytes) :].encode()
+    tail_start = len(tail) - tail_bytes
+    while tail_start < len(tail) and tail[tail_start] in _UTF8_CONTINUATION:
         tail_start += 1
-    missing_bytes = tail_start - head_end
-    kept = data[:head_end].decode() + _mark(missing_bytes) + data[tail_start:].decode()
-    return CutText(kept, missing_bytes)
+    missing_bytes = size_bytes - head_end - (len(tail) - tail_start)
+    return CutText(head[:head_end].decode() + _mark(missing_bytes) + tail[tail_start:].decode(), missing_bytes)
+
+
+def _count_bytes(text: str) -> int:
+    """The length of its UTF-8. Most large texts are ASCII, which Python knows, so they are not copied for it."""
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _mark(missing_bytes: int) -> str:
