@@ -8,6 +8,7 @@ import pytest
 from playwright.async_api import Browser, Route, expect
 from tests.e2e.browsing import browse, open_tab
 from tests.e2e.pen import Pen
+from tests.e2e.test_login import ask
 from tests.support.app_harness import serve_app
 from tests.support.running_server import say
 
@@ -269,3 +270,24 @@ async def test_a_result_that_is_being_written_is_there_again_after_another_chat(
         await expect(result).to_have_count(0)
         await window.chats.first.click()
         await expect(result).to_have_value("Half a res")
+
+
+async def test_a_token_that_was_typed_comes_back_with_undo_and_is_kept_nowhere(browser: Browser, database: str) -> None:
+    token = "the-first-admins-token"  # noqa: S105  (nobody's)
+    async with (
+        serve_app(database, worker=False, token=token) as server,
+        browse(browser, f"{server.url}/login#token={token}", tolerates=("401", "EventSource")) as window,
+    ):
+        page, field = window.page, window.page.get_by_label("Token")
+        await expect(window.composer).to_be_focused()
+        await window.keep_toasts()
+        assert (await ask(page, "DELETE", "/api/v1/session"))[0] == 204
+        await window.button("Log in").click()
+        await expect(field).to_be_focused()
+        await page.keyboard.type("half a tok")
+        await page.keyboard.press("Escape")
+        await expect(page.get_by_role("dialog")).to_have_count(0)
+        assert "half a tok" not in str(await page.evaluate("[{...localStorage}, {...sessionStorage}]"))
+        await window.button("Undo").last.click()
+        await expect(field).to_have_value("half a tok")
+        await expect(field).to_be_focused()
