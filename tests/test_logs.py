@@ -259,6 +259,29 @@ def test_an_error_is_logged_with_where_it_was_raised_and_no_file_is_read_for_it(
     assert Path(__file__).name in line
 
 
+WARNS = """
+import io, linecache, warnings
+from indelible.logs import set_up_logging
+
+out = io.StringIO()
+set_up_logging(stream=out)
+linecache.clearcache()
+warnings.warn("something odd")
+print(*linecache.cache)
+print(out.getvalue())
+"""
+
+
+def test_a_warning_is_a_line_of_the_log_and_no_file_is_read_for_it(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(WARNS)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "program.py"], capture_output=True, text=True, check=True, timeout=DEADLINE_S
+    )
+    files_read, line, *_ = done.stdout.splitlines()
+    assert files_read == ""
+    assert line.endswith(f"WARNING py.warnings: {tmp_path}/program.py:8: UserWarning: something odd")
+
+
 def test_every_module_that_logs_a_traceback_has_a_logger_that_reads_no_file() -> None:
     sources = {path: path.read_text() for path in Path(indelible.__file__).parent.rglob("*.py")}
     logging_errors = {path for path, text in sources.items() if re.search(r"_log\.exception\(|exc_info=", text)}

@@ -14,11 +14,11 @@ Secrets stay out: URLs lose their query, and every secret that the process knows
 
 A line is formatted where it is logged, which is usually the event loop, and a traceback's source lines would be read
 from files there, hundreds of them after the first error. So tracebacks name files, lines and functions and have no
-source lines (`write_traceback`). For loggers of `get_logger` that holds in other people's processes as well: the text
-is made before any handler sees the record.
+source lines (`write_traceback`), as warnings have none. For loggers of `get_logger` that holds in other people's
+processes as well: the text is made before any handler sees the record.
 
 Must stay true (tests/test_logs.py): each line of a server with `--log-format json` is JSON, and one about a chat has
-its ids; no token appears in any line; no file is read to log an error.
+its ids; no token appears in any line; no file is read to log an error or a warning.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import logging
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -116,7 +117,7 @@ def set_up_logging(
     logging.getLogger("indelible").setLevel(level.upper())
     logging.getLogger("uvicorn").setLevel(logging.INFO if level == "debug" else logging.WARNING)
     logging.getLogger("uvicorn.access").setLevel(logging.INFO if access_log else logging.CRITICAL)
-    logging.captureWarnings(capture=True)
+    warnings.showwarning = _log_warning
     sys.excepthook = _log_crash
 
 
@@ -237,3 +238,10 @@ def _walk(found: traceback.TracebackException) -> Iterator[traceback.TracebackEx
 
 def _log_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     logging.getLogger("indelible").critical("the process crashed", exc_info=(kind, error, trace))
+
+
+def _log_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object, **_more: object
+) -> None:
+    """As after `logging.captureWarnings`, without the source line: a warning may come from the event loop, too."""
+    logging.getLogger("py.warnings").warning("%s:%s: %s: %s", filename, lineno, category.__name__, message)

@@ -258,6 +258,7 @@ async def test_s52_a_truncated_chained_stream_is_never_stored_as_a_success(*, cl
     assert all(step.reason == "failed" for step in caller.steps[1:])
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("is_known", [True, False], ids=["by its code", "any 404"])
 async def test_s53_a_poisoned_chat_heals_by_itself_and_the_new_answer_is_the_anchor(
     engine: AsyncEngine, *, is_known: bool
