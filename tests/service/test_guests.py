@@ -8,8 +8,18 @@ from typing import Any, Final, TypeVar
 import msgspec
 import pytest
 
-from indelible.api.events import KINDS, ChatSnapshot, EventBody, EventKind, FeedEvent, ShownMessage
-from indelible.api.shapes import ChatDetails, ChatMessage, ChatSummary
+from indelible.api.events import (
+    KINDS,
+    ChatSnapshot,
+    EventBody,
+    EventKind,
+    FeedEvent,
+    MessageAdded,
+    MessageTree,
+    ShownMessage,
+    TreeItem,
+)
+from indelible.api.shapes import ChatDetails, ChatMessage, ChatSummary, MessagePage
 from indelible.content import encode
 from indelible.service.access.guests import show_chat, show_event, show_file, show_summary
 from indelible.store.lists.transfer import ChatFile, FileMessage
@@ -52,10 +62,18 @@ def test_a_guest_does_not_see_a_kind_of_event_that_nobody_has_thought_about() ->
 SNAPSHOT = """
     id status cursor title model debug archived usage cost_usd turn error retry queue live action messages has_more
     """
+MESSAGE_FIELDS: Final = (
+    "id parent_id role blocks partial reason continues model usage cost_usd timings created_at siblings"
+)
 KNOWN: dict[type[msgspec.Struct], str] = {
     ChatSnapshot: SNAPSHOT,
     ChatDetails: SNAPSHOT + "labels pinned unread system draft",
-    ShownMessage: "id parent_id role blocks partial reason continues model usage cost_usd timings created_at siblings",
+    ShownMessage: MESSAGE_FIELDS,
+    ChatMessage: MESSAGE_FIELDS,
+    MessageAdded: "message attempt last_n queued",
+    MessagePage: "cursor items next previous",
+    MessageTree: "head items",
+    TreeItem: "id parent_id role model created_at text",
     ChatFile: """
         format version exported_at title title_is_provisional model system parameters tools labels created_at head
         messages
