@@ -91,6 +91,19 @@ async def test_the_same_row_twice_is_passed_on_once_and_costs_nothing(harness: F
         assert harness.store.calls == []
 
 
+async def test_a_row_of_an_attempt_that_nobody_has_told_of_is_read(harness: FeedHarness) -> None:
+    """Its number may be the next one by chance."""
+    chat = await harness.create_streaming()
+    async with watching(harness, chat) as (channel, seen):
+        here = channel.position
+        assert here is not None
+        row = await commit(harness, chat, 1)
+        harness.store.calls.clear()
+        channel.receive(row._replace(attempt_id="attempt_later", n=here.n + 1))
+        assert seen.steps == []
+        await harness.store.wait_for_call("changes")
+
+
 async def test_a_row_that_comes_before_the_channel_has_a_position_is_read(harness: FeedHarness) -> None:
     """It was committed after the snapshot was read that a joining reader begins with."""
     chat = await harness.create_streaming()

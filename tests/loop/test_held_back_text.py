@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from tests.support.waiting import wait_for_task
+
 from indelible.content import Part, TextDelta
 from indelible.content.blocks import text_of
 from indelible.loop import TurnInterrupted
@@ -38,7 +40,8 @@ async def test_a_cancellation_while_held_back_text_is_published_neither_loses_no
         task.cancel()
         await asyncio.sleep(0)
     may_publish.set()
-    end = await task
-    assert isinstance(end, TurnInterrupted)
+    await wait_for_task(task, what="the turn")
+    assert not task.cancelled()
+    assert isinstance(task.result(), TurnInterrupted)
     assert harness.published == [TextDelta("1", "<thi")]
     assert text_of(harness.only.blocks) == "<thi"

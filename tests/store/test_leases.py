@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.statements import counted
 from tests.support.engine import begin_read, begin_write, get_database, transact
 
-from indelible.content import Finish, Text, ToolCall
+from indelible.content import Finish, Text, ToolCall, ToolResult
 from indelible.errors import LeaseLost, NotAllowed
 from indelible.machine.commands import (
     Acquire,
@@ -27,7 +27,7 @@ from indelible.machine.commands import (
 from indelible.machine.states import Status
 from indelible.store.database.tables.chats import chats, turns, users, workers
 from indelible.store.journal.append import JournalRow
-from indelible.store.journal.tool_ledger import RunKey, RunStarted
+from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
 from indelible.store.payloads import AwaitedStep, ChatPatch, NewChat, UserInput
 from indelible.store.queries.leases import beat, find_candidates, retire
 from indelible.store.sql_store import SqlStore
@@ -415,6 +415,17 @@ async def test_a_tool_of_the_turn_before_does_not_make_a_suspect_stronger(store:
     await end_badly(store, engine, "chat_1")
     await hold(store, "chat_1", worker_id="worker_1")
     await start_tool(store, "chat_2", "worker_1")
+    for name in ("chat_1", "chat_2"):
+        await count_crashes(engine, name, stalled=1)
+    await let_die(engine, "worker_1")
+    assert [outcome.chat_id for outcome in await store.acquire("worker_me", limit=1, suspects=1)] == ["chat_2"]
+
+
+async def test_a_tool_that_has_settled_does_not_make_a_suspect_stronger(store: SqlStore, engine: AsyncEngine) -> None:
+    await run_chats(store, "chat_1", "chat_2")
+    began = [await start_tool(store, name, "worker_1") for name in ("chat_1", "chat_2")]
+    settled = RunSettled(began[0].changes[0].key, ToolResult("call_1", "pay", "paid"))
+    await store.append([began[0]._replace(n=2, changes=(settled,))])
     for name in ("chat_1", "chat_2"):
         await count_crashes(engine, name, stalled=1)
     await let_die(engine, "worker_1")

@@ -16,6 +16,7 @@ from indelible.app.chat import Chat
 from indelible.content import Part, TextDelta, ToolResult, ToolStarted, encode
 from indelible.ids import new_id
 from indelible.machine.commands import Command, CommitStep, StartAttempt
+from indelible.models.protocol import Call
 from indelible.store.database.errors import DatabaseUnreachable
 from indelible.store.journal.append import Appended, JournalRow
 from indelible.store.journal.tool_ledger import RunKey, RunStarted
@@ -48,6 +49,12 @@ class CountedStore(WatchedStore, Watched):
         self.changed()
         return found
 
+    async def search_twice(self) -> list[int | None]:
+        """How many suspects two searches ask for, the second of which begins later than now."""
+        before = len(self.asked)
+        await self.wait_until(lambda: len(self.asked) > before + 1, what="two more searches")
+        return self.asked[before : before + 2]
+
 
 async def lose_two_workers_in_the_tool(harness: AppHarness, chat: Chat) -> None:
     """The chat's turn was taken over once, and its tool has started and not settled."""
@@ -66,8 +73,14 @@ async def lose_two_workers_in_the_tool(harness: AppHarness, chat: Chat) -> None:
 
 
 async def test_s96_a_suspect_is_on_trial_until_its_tool_has_settled(harness: AppHarness) -> None:
-    began, may_settle = asyncio.Event(), asyncio.Event()
+    began, may_settle, asked, may_answer = [asyncio.Event() for _ in range(4)]
     runs: list[str] = []
+
+    async def answer() -> AsyncIterator[Part]:
+        asked.set()
+        await may_answer.wait()
+        yield TextDelta("1", "Hi")
+        yield parts.finish()
 
     async def work() -> str:
         runs.append("run")
@@ -79,16 +92,47 @@ async def test_s96_a_suspect_is_on_trial_until_its_tool_has_settled(harness: App
     for chat in chats:
         await lose_two_workers_in_the_tool(harness, chat)
     store = CountedStore(harness.store)
-    await harness.start_worker(ScriptedModel([HI, HI]), store=store, tools=[tool(work, idempotent=True)])
+    model = ScriptedModel([lambda call: answer(), lambda call: answer()])
+    await harness.start_worker(model, store=store, tools=[tool(work, idempotent=True)])
     await began.wait()
-    before = len(store.asked)
-    await store.wait_until(lambda: len(store.asked) > before + 1, what="two more searches")
-    assert set(store.asked[before + 1 :]) == {0}
+    assert (await store.search_twice())[1] == 0
     assert runs == ["run"]
     may_settle.set()
+    await asked.wait()
+    assert 1 in await store.search_twice()
+    may_answer.set()
     for chat in chats:
         await harness.wait_for_end(chat)
     assert runs == ["run", "run"]
+
+
+async def test_s96_a_suspect_without_a_tool_is_on_trial_until_it_has_a_new_part(harness: AppHarness) -> None:
+    asked, may_begin, may_end = [asyncio.Event() for _ in range(3)]
+    tried: list[str] = []
+
+    async def answer(call: Call) -> AsyncIterator[Part]:
+        tried.append(read_text(call.messages[-1].blocks))
+        asked.set()
+        await may_begin.wait()
+        yield TextDelta("1", "Hi")
+        await may_end.wait()
+        yield parts.finish()
+
+    chats = {text: await harness.app.create_chat(text) for text in ("One", "Two")}
+    for chat in chats.values():
+        await harness.store.acquire(new_id("worker"), limit=1, chat_ids=[chat.id])
+        (taken,) = await harness.store.acquire(new_id("worker"), limit=1, chat_ids=[chat.id])
+        assert (taken.takeovers, taken.in_tool) == (1, False)
+    store = CountedStore(harness.store)
+    await harness.start_worker(ScriptedModel([answer, answer]), store=store)
+    await asked.wait()
+    assert (await store.search_twice())[1] == 0
+    may_begin.set()
+    await harness.wait_for_text(chats[tried[0]], "Hi")
+    assert 1 in await store.search_twice()
+    may_end.set()
+    for chat in chats.values():
+        await harness.wait_for_end(chat)
 
 
 # --- a commit whose answer is lost ---

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, get_args
 
+import pytest
 from hypothesis import given, settings
 from openai import omit
 from openai.lib.streaming.chat._completions import ChatCompletionStreamState
 from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.chat import ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
-from tests.server.wires.random_turns import CLIENT_TOOL, RandomTurn, random_turns
+from tests.server.wires.random_turns import CLIENT_TOOL, RandomTurn, make_event, random_turns
 from tests.support.examples import count_examples
 
 from indelible.api.events import FeedEvent
@@ -76,6 +77,26 @@ def test_every_wire_obeys_its_rules_at_every_moment_and_a_replay_is_what_was_see
         assert projection.project(turn.events[-1]) == []
 
 
+@pytest.mark.parametrize(("answered", "is_over"), [(0, "first"), (1, "second"), (2, None)])
+def test_waits_that_are_over_do_not_end_a_turn_that_is_read_again_and_the_next_one_does(
+    answered: int, is_over: str | None
+) -> None:
+    events: list[FeedEvent] = []
+    for number, call_id in enumerate(("first", "second")):
+        events += [
+            make_event("attempt", {"attempt": f"attempt_{number}", "model": "scripted"}),
+            make_event("action", {"turn": "turn_1", "calls": [{"id": call_id}], "deadline_at": None}),
+            make_event("status", {"status": "requires_action", "turn": "turn_1"}),
+            make_event("status", {"status": "running", "turn": "turn_1"}),
+        ]
+    events.append(make_event("status", {"status": "idle", "ended": {"turn": "turn_1", "outcome": "complete"}}))
+    projection = UiMessageProjection("reply-1", client_tools=TOOLS, answered=answered)
+    run(projection, events)
+    assert projection.is_over
+    assert projection.outcome == ("complete" if is_over is None else "waiting")
+    assert [call["id"] for call in projection.awaited] == ([] if is_over is None else [is_over])
+
+
 # --- Responses ---
 
 
@@ -83,6 +104,7 @@ def check_response(turn: RandomTurn, projection: Any, frames: list[bytes]) -> No
     """The SDK's own accumulator accepts every event."""
     state: ResponseStreamState[Any] = ResponseStreamState(input_tools=omit, text_format=omit)
     indexes: list[int] = []
+    begun: list[str] = []
     open_items: set[int] = set()
     event: Any = None
     for number, (frame, data) in enumerate(zip(frames, read_data(frames), strict=True)):
@@ -92,6 +114,7 @@ def check_response(turn: RandomTurn, projection: Any, frames: list[bytes]) -> No
         assert (event.type == "response.created") == (number == 0)
         if event.type == "response.output_item.added":
             indexes.append(event.output_index)
+            begun.append(event.item.id)
             open_items.add(event.output_index)
         elif hasattr(event, "output_index"):
             assert event.output_index in open_items
@@ -101,6 +124,8 @@ def check_response(turn: RandomTurn, projection: Any, frames: list[bytes]) -> No
     assert indexes == list(range(len(indexes)))
     assert not open_items
     check_end_of_response(turn, event, projection)
+    if event.type != "response.completed":  # whatever was begun is in it
+        assert [item.id for item in event.response.output] == begun
 
 
 def check_end_of_response(turn: RandomTurn, last: Any, projection: ResponseProjection) -> None:
