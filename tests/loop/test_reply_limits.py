@@ -156,6 +156,21 @@ async def test_what_is_no_delta_counts_in_the_limit_of_a_reply(harness: LoopHarn
     assert harness.published[-1] == Finish("length")
 
 
+@pytest.mark.parametrize("delta", ["w", ""])
+@pytest.mark.parametrize("make", [TextDelta, ReasoningDelta, ToolInputDelta])
+async def test_a_reply_in_pieces_of_one_character_has_a_limited_number_of_blocks(
+    harness: LoopHarness, make: Callable[[str, str], Part], delta: str
+) -> None:
+    async def begin_on() -> AsyncIterator[Part]:
+        for number in range(2000):
+            yield make(f"{number % 100 if make is ToolInputDelta else number}", delta)
+        yield Finish("stop")
+
+    await harness.start(ScriptedModel([lambda call: begin_on()]), reply_max_characters=64 * 50)
+    assert len(harness.published) < 60
+    assert harness.published[-1] == Finish("length")
+
+
 async def test_the_finish_itself_ends_no_reply_twice(harness: LoopHarness) -> None:
     said = [TextDelta("1", "word"), Finish("stop", metadata={"long": "m" * 100})]
     await harness.start(ScriptedModel([said]), reply_max_characters=50)

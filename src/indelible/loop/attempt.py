@@ -43,7 +43,7 @@ _PARTS_BETWEEN_PAUSES: Final = 64
 """A model that never awaits must not starve other tasks, or a stop."""
 
 _UNCOUNTED_CHARACTERS: Final = 64
-"""What a picture or a result of the provider counts, whatever its size: there may not be endlessly many."""
+"""What a picture, a result of the provider or another block counts beside its text: there may not be endlessly many."""
 
 Publish = Callable[[Part], Awaitable[None] | None]
 
@@ -199,6 +199,7 @@ class Attempt:
         feed = self._normalizer.feed
         monotonic = self._clock.monotonic
         assembler = self.assembler
+        blocks: set[str] = set()
         handed_on = 0
         while assembler.finish is None and not self._stopping:
             self._read_since_s = monotonic()
@@ -230,6 +231,9 @@ class Attempt:
             await self._forward_each(ready)
             delta = getattr(part, "delta", None)
             self._characters_left -= _count_characters(part) if delta is None else len(delta)
+            if delta is not None and (id_ := getattr(part, "id", "")) not in blocks:
+                self._characters_left -= _UNCOUNTED_CHARACTERS if blocks else 0
+                blocks.add(id_)
             if self._characters_left < 0 and assembler.finish is None:
                 await self._forward_each(feed(Finish("length")))
             handed_on += 1
