@@ -12,10 +12,12 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.databases import execute
 from tests.support.commands import INDELIBLE, run_indelible
-from tests.support.waiting import DEADLINE_S
+from tests.support.waiting import DEADLINE_S, poll_until
 
 from indelible.cli import doctor_checks
 from indelible.cli.doctor_checks import Finding, examine
@@ -84,6 +86,20 @@ async def test_postgresql_is_asked_for_its_durability_and_its_clock(own_postgres
     assert {finding.check: finding.status for finding in findings} == dict.fromkeys(
         ("settings", "model", "port", "database", "schema", "durability", "clock"), "ok"
     )
+
+
+async def test_a_postgresql_whose_commits_may_be_lost_in_a_power_cut_is_found(own_server: Any) -> None:
+    address = f"postgresql://postgres@/postgres?host={own_server.pgdata}"
+    settings = load_settings(database=address, port=0)
+    assert find(await examine(settings), "durability").status == "ok"
+    await execute(address, "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")
+
+    async def is_found() -> bool:
+        return find(await examine(settings), "durability").status != "ok"
+
+    await poll_until(is_found)  # the server reads its settings again when it gets to it
+    found = find(await examine(settings), "durability")
+    assert found == Finding("failed", "durability", "Commits may be lost in a power cut: fsync = off. Change it.")
 
 
 async def test_a_settings_file_that_others_may_read_is_found_whatever_the_database() -> None:
