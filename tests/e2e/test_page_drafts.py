@@ -11,6 +11,7 @@ from tests.e2e.pen import Pen
 from tests.e2e.test_login import ask
 from tests.support.app_harness import serve_app
 from tests.support.running_server import say
+from yarl import URL
 
 from indelible.content import Part
 from indelible.testing import ScriptedModel, parts
@@ -24,6 +25,8 @@ COUNT_TABS = """async (count) => {
     const {held} = await navigator.locks.query();
     return held.filter(({name}) => name.startsWith("indelible:tab:")).length === count;
 }"""
+ANY_TIME_TO_ANSWER = "const set = setTimeout; window.setTimeout = (act, ms) => (ms === 1500 ? 0 : set(act, ms));"
+"""For the other tabs (core/tab.js): a slow machine is not taken for a closed tab."""
 
 
 async def test_two_tabs_with_a_new_chat_keep_their_own_words(browser: Browser, database: str) -> None:
@@ -62,6 +65,22 @@ async def test_the_words_of_a_closed_tab_are_found_and_those_of_an_open_one_are_
         await expect(first.composer).to_have_value("From an open tab")
         await first.page.reload()
         await expect(first.composer).to_have_value("From an open tab")
+
+
+async def test_over_plain_http_too_a_tab_leaves_the_words_of_an_open_one_alone(browser: Browser, database: str) -> None:
+    """There a browser has no locks, and tabs ask each other."""
+    async with serve_app(database, worker=False, hosts=["chat.test"]) as server:
+        url = f"http://chat.test:{URL(server.url).port}/"
+        async with browse(browser, url) as first:
+            assert await first.page.evaluate("[isSecureContext, typeof navigator.locks]") == [False, "undefined"]
+            await first.composer.fill("In the first tab")
+            second = await open_tab(first.page.context, "about:blank")
+            await second.page.add_init_script(ANY_TIME_TO_ANSWER)
+            await second.page.goto(url)
+            await second.composer.fill("In the second tab")
+            for tab, words in ((first, "In the first tab"), (second, "In the second tab")):
+                await tab.page.reload()
+                await expect(tab.composer).to_have_value(words)
 
 
 async def test_a_dialog_has_the_focus_in_its_field_and_loses_no_words(browser: Browser, database: str) -> None:

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Drafts } from "../../src/indelible/server/web/core/drafts.js";
 import { Tab } from "../../src/indelible/server/web/core/tab.js";
-import { Locks, MemoryStorage, settle, Timers } from "./stand_ins.mjs";
+import { Locks, makeChannels, MemoryStorage, settle, Timers } from "./stand_ins.mjs";
 
 /** A browser with tabs, and a server that keeps one draft per chat. */
 class Browser {
@@ -111,12 +111,34 @@ test("a tab keeps its name over a reload, and a duplicated tab gets another", as
   const tab = new Tab({ storage, locks });
   const copied = new Tab({ storage: new MemoryStorage(), locks }); // of an open tab: there is no name in its storage
   assert.equal(storage.length, 0);
-  assert.deepEqual(await tab.findOpen(), new Set([tab.name, copied.name]));
+  assert.deepEqual(await tab.findOpen([]), new Set([tab.name, copied.name]));
   tab.noteLeft();
   const again = new Tab({ storage, locks }); // its lock is released a moment later
   assert.deepEqual([again.name, storage.length], [tab.name, 0]);
   tab.noteLeft();
   tab.noteShown(); // from the browser's cache
   assert.equal(storage.length, 0);
-  assert.deepEqual(await new Tab({ storage }).findOpen(), new Set());
+});
+
+test("without locks, tabs ask each other, and who does not answer is closed", async () => {
+  const openChannel = makeChannels();
+  const timers = new Timers();
+  const storage = new MemoryStorage();
+  const openTab = () => {
+    const channel = openChannel("tabs");
+    const tab = new Tab({ storage: new MemoryStorage(), channel, setTimer: timers.set, clearTimer: timers.clear });
+    return { channel, drafts: new Drafts({ storage, user: "ada", tab, setTimer: timers.set, clearTimer: timers.clear }) };
+  };
+  const [a, b, c] = [openTab(), openTab(), openTab()];
+  a.drafts.set("new", "From a");
+  assert.equal(await b.drafts.fetch("new"), "", "a answers, so nobody waits");
+  assert.deepEqual([a.drafts.get("new"), b.drafts.get("new"), timers.waiting.size], ["From a", "", 0]);
+  a.channel.close();
+  const found = b.drafts.fetch("new");
+  await settle();
+  assert.equal(timers.waiting.size, 1);
+  timers.ring();
+  assert.equal(await found, "From a");
+  assert.equal(await c.drafts.fetch("new"), "", "b shows it now");
+  assert.deepEqual([b.drafts.get("new"), timers.waiting.size], ["From a", 0]);
 });

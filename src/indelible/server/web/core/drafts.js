@@ -22,7 +22,7 @@ const RETRY_MS = 5000;
 
 export class Drafts {
   /**
-   * @param {{storage: Storage, user?: string | null, tab?: {name: string, findOpen: () => Promise<Set<string>>},
+   * @param {{storage: Storage, user?: string | null, tab?: {name: string, findOpen: (names: string[]) => Promise<Set<string>>},
    *   save?: (chat: string, text: string) => Promise<any>, load?: (chat: string) => Promise<{text: string}>,
    *   setTimer?: (wake: () => void, ms: number) => any, clearTimer?: (timer: any) => void}} options
    */
@@ -83,13 +83,14 @@ export class Drafts {
   async fetch(chat) {
     const { user } = this;
     if (this.get(chat) || user === null) return this.get(chat);
-    if (this.#listOthers(chat).length) {
-      const open = await this.tab.findOpen();
+    const others = this.#listOthers(chat);
+    if (others.length) {
+      const open = await this.tab.findOpen(others.flatMap((left) => left.tab ?? []));
       if (user !== this.user || this.get(chat)) return this.get(chat);
-      const others = this.#listOthers(chat); // another tab may have taken it meanwhile
-      const left = others.find(({ tab }) => tab === null || !open.has(tab));
+      const still = this.#listOthers(chat); // another tab may have taken it meanwhile
+      const left = still.find(({ tab }) => tab === null || !open.has(tab));
       if (left) return this.#takeOver(chat, left);
-      if (others.length) return ""; // an open tab shows it, and the server has the same
+      if (still.length) return ""; // an open tab shows it, and the server has the same
     }
     if (!this.load) return "";
     const found = await this.load(chat).catch(() => null);

@@ -63,7 +63,7 @@ export class Controller {
       api: this.api, storage, user, locks: navigator.locks, onChange: () => this.changed(),
       confirm: async () => this.session.isOver || this.session.load(), onDelivered: (entry, response) => this.#noteDelivery(entry, response),
     });
-    this.tab = new Tab({ storage: sessionStorage, locks: navigator.locks });
+    this.tab = new Tab({ storage: sessionStorage, locks: navigator.locks, channel: navigator.locks ? undefined : new BroadcastChannel("indelible:tabs") });
     this.drafts = new Drafts({ storage, user, tab: this.tab });
     this.unsaved = new Drafts({ storage, user, tab: this.tab }); // what is typed in dialogs and editors: in this browser only
   }
