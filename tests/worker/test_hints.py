@@ -11,12 +11,17 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.statements import counted
 from tests.support.app_harness import AppHarness, WatchedStore, make_settings
 from tests.support.engine import get_database, open_engine
-from tests.support.waiting import Watched
+from tests.support.waiting import DEADLINE_S, Watched
 from tests.worker.test_worker import Echo
 
 from indelible.app.app import App
 from indelible.app.compose import publish_outcome
+from indelible.content import Part, TextDelta
+from indelible.ids import new_id
+from indelible.machine.commands import Release
+from indelible.store.payloads import Leftover
 from indelible.store.sql_store import SqlStore
+from indelible.testing import ScriptedModel, parts
 
 NO_POLL: dict[str, Any] = {"poll_interval_s": 600, "heartbeat_interval_s": 600, "lease_timeout_s": 3600}
 """Nothing but hints, and no heartbeat after the first."""
@@ -165,6 +170,59 @@ async def test_a_hinted_chat_does_not_pass_one_that_waits_longer(harness: AppHar
     await older.interrupt()
     await harness.wait_for_text(younger, "hang 3")
     await younger.interrupt()
+
+
+class Locked(Noting):
+    """The first time that the worker wants a hinted chat, somebody has locked it."""
+
+    async def acquire(self, worker_id: str, **more: Any) -> Any:
+        if more["chat_ids"] is not None and "acquire these" not in self.searched:
+            self.searched.append("acquire these")
+            return []
+        return await super().acquire(worker_id, **more)
+
+
+async def test_a_hinted_chat_that_was_locked_is_looked_for_again_at_once(harness: AppHarness, store: Noting) -> None:
+    locked = Locked(store.engine, harness)
+    await harness.start_worker(Echo(), store=locked, settings=make_settings(**NO_POLL))
+    chat = await harness.app.create_chat()
+    await locked.settle()
+    assert (await chat.send("Hello")).text == "Hello"
+    assert locked.searched[:3] == ["probe", "acquire these", "acquire"]
+
+
+async def test_a_chat_that_comes_back_while_its_last_reply_is_still_ending_here_is_acquired_then(
+    harness: AppHarness, store: Noting
+) -> None:
+    began, left, may_leave = [asyncio.Event() for _ in range(3)]
+
+    async def hang() -> AsyncIterator[Part]:
+        try:
+            began.set()
+            yield TextDelta("1", "Once")
+            await asyncio.get_running_loop().create_future()
+        finally:
+            left.set()
+            await may_leave.wait()
+
+    model = ScriptedModel([lambda call: hang(), [TextDelta("1", " upon"), parts.finish()]])
+    await harness.start_worker(model, store=store, settings=make_settings(tool_grace_s=DEADLINE_S, **NO_POLL))
+    chat = await harness.app.create_chat("A story")
+    await harness.wait_for_text(chat, "Once")
+    await store.settle()
+    holder, other = (await harness.load(chat)).chat.holder, new_id("worker")
+    await harness.store.retire(holder)  # as if it had been frozen for long
+    (taken,) = await harness.store.acquire(other, limit=1, chat_ids=[chat.id])
+    await left.wait()
+    await harness.store.beat(holder)
+    await store.settle()
+    await harness.store.execute(chat.id, Release(epoch=taken.epoch), Leftover())
+    await store.wait_until_probed(chat.id)
+    await store.settle()
+    assert await chat.status() == "pending"
+    may_leave.set()
+    await harness.wait_for_end(chat)
+    assert store.searched[:2] == ["probe", "acquire these"]
 
 
 async def test_a_hint_does_not_give_a_user_more_than_the_limit(harness: AppHarness, store: Noting) -> None:

@@ -135,6 +135,24 @@ async def test_s96_a_suspect_without_a_tool_is_on_trial_until_it_has_a_new_part(
         await harness.wait_for_end(chat)
 
 
+async def test_s96_a_turn_that_lost_one_worker_only_is_on_no_trial(harness: AppHarness) -> None:
+    asked, may_end = asyncio.Event(), asyncio.Event()
+
+    async def answer() -> AsyncIterator[Part]:
+        asked.set()
+        await may_end.wait()
+        yield parts.finish()
+
+    chat = await harness.app.create_chat("Go")
+    await harness.store.acquire(new_id("worker"), limit=1, chat_ids=[chat.id])
+    store = CountedStore(harness.store)
+    await harness.start_worker(ScriptedModel([lambda call: answer()]), store=store)
+    await asked.wait()
+    assert (await store.search_twice())[1] == 1
+    may_end.set()
+    await harness.wait_for_end(chat)
+
+
 # --- a commit whose answer is lost ---
 
 
