@@ -99,7 +99,7 @@ def test_a_test_that_waits_for_ever_ends_before_its_time_limit_and_names_the_lin
             ".",
             "-o",
             "asyncio_mode=auto",
-            "--timeout=300",
+            "--timeout=50",
         ],
         cwd=tmp_path,
         env={"PYTHONPATH": str(ROOT)},

@@ -16,11 +16,12 @@ from tests.support.running_server import API, RunningServer
 from tests.support.waiting import deadline
 
 from indelible.errors import StoreFailed
-from indelible.notify import Changed
+from indelible.notify import Changed, LocalNotifier
 from indelible.server.access.authentication import COOKIE
 from indelible.server.access.revocation import OpenRequest, Revocation, is_about_rights
 from indelible.server.wires.openai.names import ResponseName
 from indelible.store.accounts.protocol import CredentialKey
+from indelible.testing import ManualClock
 
 TOKEN = "the-first-admins-token"  # noqa: S105  (nobody's)
 on_sqlite = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
@@ -166,6 +167,30 @@ async def test_a_revoked_token_ends_the_streams_of_tabs_and_of_every_wire_and_st
                 await read_to_end(half)
     listed = await app.service_of(ada.id).list_chats()
     assert {shown.status for shown in listed.items} == {"pending"}
+
+
+async def test_a_request_that_comes_while_a_check_is_under_way_is_not_cut_by_it() -> None:
+    """Its rights were not asked for."""
+    old, new = CredentialKey("token", "token_old"), CredentialKey("token", "token_new")
+    earlier, later = OpenRequest(old), OpenRequest(new)
+    forgotten: list[str] = []
+
+    class SlowAccounts:
+        async def find_valid(self, keys: list[CredentialKey]) -> set[CredentialKey]:
+            assert keys == [old]
+            revocation._open.add(later)
+            return set()
+
+    revocation = Revocation(
+        SlowAccounts(),  # type: ignore[arg-type]
+        LocalNotifier(),
+        clock=ManualClock(),
+        session_timeout_s=60,
+        forget=lambda: forgotten.append("all"),
+    )
+    revocation._open.add(earlier)
+    await revocation.check()
+    assert (earlier.is_cut, later.is_cut, forgotten) == (True, False, ["all"])
 
 
 @on_sqlite

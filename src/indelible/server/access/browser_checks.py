@@ -9,7 +9,7 @@ opposite. (The cookie is `SameSite=Strict` too, which does not cover other ports
 same holds for everybody on this machine, except that programs, which send neither header, may write. A request with a
 bearer token was meant, whichever page sent it; the setting `cors_origins` lets such pages read the response.
 
-Must stay true (tests/server/test_access.py, tests/server/test_access_matrix.py).
+Must stay true (tests/server/test_browser_checks.py, tests/server/test_access.py, tests/server/test_access_matrix.py).
 """
 
 from __future__ import annotations
