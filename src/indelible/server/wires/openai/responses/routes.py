@@ -10,6 +10,7 @@ that failed to be created has changed nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request
@@ -17,7 +18,7 @@ from starlette.responses import Response
 
 from indelible.api.events import Position
 from indelible.api.shapes import ChatMessage
-from indelible.content import ToolResult
+from indelible.content import Message, ToolResult
 from indelible.errors import Invalid, NotAllowed
 from indelible.ids import new_id
 from indelible.server.dependencies import Reads, ReadyState, ServerState, State, Writes, answer_json
@@ -31,7 +32,14 @@ from indelible.server.wires.openai.pages import show_page
 from indelible.server.wires.openai.responses.input_tokens import estimate_input
 from indelible.server.wires.openai.responses.projection import ResponseProjection
 from indelible.server.wires.openai.responses.request import MOST_INPUTS, ResponseRequest, hash_settings, read_note
-from indelible.server.wires.openai.responses.stored import load_previous, load_projection, load_response, read_input
+from indelible.server.wires.openai.responses.stored import (
+    check_results,
+    check_said,
+    load_previous,
+    load_projection,
+    load_response,
+    read_input,
+)
 from indelible.server.wires.requests import read_body
 from indelible.server.wires.streaming import WireStream, collect, project_stored
 from indelible.service.conversations import ConversationService, Given, TurnSettings, TurnStart, note_request, start_at
@@ -177,9 +185,9 @@ class Starter:
     async def start(self) -> TurnStart:
         messages = await read_input(self._state, self._conversations, self._body.input)
         if self._body.previous_response_id is not None:
-            return await self._continue(self._body.previous_response_id, continue_with(messages))
+            return await self._continue(self._body.previous_response_id, messages)
         if self._body.chat_id is not None:
-            return await self._join(self._body.chat_id, continue_with(messages))
+            return await self._join(self._body.chat_id, messages)
         system, given = divide(messages)
         settings = self._body.to_settings(system)
         noted = self._note(settings, inputs=len(given.history) + 1 + len(given.progress))
@@ -188,12 +196,14 @@ class Starter:
             new_id("chat"), note_request(given, noted), settings, ephemeral=ephemeral
         )
 
-    async def _continue(self, previous_id: str, added: Continuation) -> TurnStart:
+    async def _continue(self, previous_id: str, messages: Sequence[Message]) -> TurnStart:
+        added = continue_with(messages)
         previous, projection = await load_previous(self._state, self._conversations, previous_id)
         conversations, chat_id = self._conversations, previous.chat_id
         if not projection.is_over:
             detail = f"The previous response {previous} is still in progress."
             raise NotAllowed(command="send", state="running", detail=detail)
+        await check_said(conversations, chat_id, messages, upto=projection.last_message_id)
         settings = self._body.to_settings(added.system)
         origin = await conversations.find_origin(chat_id, previous.seq)
         patch = settings.to_patch() if read_note(origin).settings != hash_settings(settings) else None
@@ -202,6 +212,7 @@ class Starter:
             return await self._resume(chat_id, added, settings, patch)
         if added.results and not added.blocks:
             raise Invalid(f"No function call of {previous} waits for this output.")
+        await check_results(conversations, chat_id, added.results, upto=projection.last_message_id)
         assert projection.last_message_id is not None or projection.outcome is not None
         end = (await conversations.list_path(chat_id, limit=1))[-1].id
         is_end = end == (projection.last_message_id or origin.id)
@@ -211,13 +222,16 @@ class Starter:
         copy_at = None if is_end and is_free else projection.last_message_id or origin.id
         return await self._send(chat_id, added, settings, patch, copy_at=copy_at)
 
-    async def _join(self, chat_id: str, added: Continuation) -> TurnStart:
+    async def _join(self, chat_id: str, messages: Sequence[Message]) -> TurnStart:
+        added = continue_with(messages)
+        await check_said(self._conversations, chat_id, messages)
         settings = self._body.to_settings(added.system)
         status = (await self._conversations.get_status(chat_id)).status
         if status == "requires_action" and added.results:
             return await self._resume(chat_id, added, settings)
         if not added.blocks:
             raise Invalid("No function call of this conversation waits for this output.")
+        await check_results(self._conversations, chat_id, added.results)
         return await self._send(chat_id, added, settings, settings.to_patch(given_only=True))
 
     async def _resume(

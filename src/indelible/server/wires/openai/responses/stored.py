@@ -14,6 +14,7 @@ assistant are repeated or referred to; nobody refers to an item of somebody else
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -35,6 +36,7 @@ from indelible.service.conversations import ConversationService
 from indelible.service.noted_request import strip_request
 
 _REFERENCE: Final = "item_reference"
+_NAMES: Final = {Text: "message", Reasoning: "reasoning", ToolCall: "function_call"}
 
 
 async def load_projection(
@@ -86,6 +88,53 @@ async def read_input(state: ServerState, conversations: ConversationService, giv
     read_items([item for item in given if not _is_reference(item)])
     stored = _StoredItems(state, conversations)
     return read_items([await stored.find(item["id"]) if _is_reference(item) else item for item in given])
+
+
+async def check_said(
+    conversations: ConversationService, chat_id: str, given: Sequence[Message], *, upto: str | None = None
+) -> None:
+    """A request that continues a chat may repeat what the assistant said in it; it can add nothing of that kind.
+
+    Raises `Invalid` if it does: to leave it out would change the conversation. `upto` is the end of what it continues.
+    """
+    said = [block for message in given if message.role == "assistant" for block in message.blocks]
+    if not said:
+        return
+    path = await conversations.list_whole_path(chat_id, upto=upto)
+    known = {_identify(block) for message in path if message.role == "assistant" for block in message.blocks}
+    for block in said:
+        if _identify(block) not in known:
+            raise Invalid(
+                f"input: the conversation that this request continues has no such {_NAMES.get(type(block), 'item')} of "
+                "the assistant. Omit it, or send the whole conversation."
+            )
+
+
+async def check_results(
+    conversations: ConversationService, chat_id: str, results: Sequence[ToolResult], *, upto: str | None = None
+) -> None:
+    """No call waits for these outputs. Raises `Invalid` unless the conversation has them already."""
+    if not results:
+        return
+    path = await conversations.list_whole_path(chat_id, upto=upto)
+    known = {_identify(block) for message in path for block in message.blocks if isinstance(block, ToolResult)}
+    for result in results:
+        if _identify(result) not in known:
+            raise Invalid(f"No function call {result.call_id[:100]!r} waits for this output.")
+
+
+def _identify(block: Block) -> tuple[str, ...]:
+    """What two blocks have in common if one repeats the other."""
+    match block:
+        case Text() | Reasoning():
+            return type(block).__name__, block.text
+        case ToolCall():
+            return "call", block.id, block.name
+        case ToolResult():
+            output = block.output if isinstance(block.output, str) else encode(block.output).decode()
+            return "result", block.call_id, output
+        case _:
+            return "other", encode(block).decode()
 
 
 def _is_reference(item: Any) -> bool:
