@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 from tests.log_records import DATABASE_AWAY
-from tests.support.app_harness import AppHarness, RunningWorker, WatchedStore, make_settings
+from tests.support.app_harness import AppHarness, DroppingNotifier, RunningWorker, WatchedStore, make_settings
 from tests.support.messages import find_notices, find_reply, outline, read_text
 from tests.support.waiting import DEADLINE_S, Watched, wait_for_task
 
 from indelible.app.chat import Chat
-from indelible.content import Part, TextDelta, ToolResult, ToolStarted, encode
+from indelible.content import Part, TextDelta, ToolResult, ToolStarted, Usage, decode_parts, encode
+from indelible.errors import ModelFailed
 from indelible.ids import new_id
-from indelible.machine.commands import Command, CommitStep, StartAttempt
+from indelible.machine.commands import Command, CommitStep, Interrupt, StartAttempt
 from indelible.models.protocol import Call
 from indelible.store.database.errors import DatabaseUnreachable
 from indelible.store.journal.append import Appended, JournalRow
@@ -239,7 +240,70 @@ async def test_the_calls_of_a_reply_whose_end_was_not_written_yet_are_run_by_the
     ]  # fmt: skip
 
 
+# --- a retry ---
+
+
+async def test_what_a_failed_attempt_said_while_its_row_was_underway_is_in_the_journal(harness: AppHarness) -> None:
+    """Nobody sees it, but it has to be paid for."""
+    store, failed = SlowStore(harness.store), asyncio.Event()
+    said: list[Part] = [
+        parts.reasoning_start("r"),
+        parts.reasoning_delta("r", "Hm"),
+        parts.usage(Usage(input_tokens=7)),
+    ]
+
+    async def say() -> AsyncIterator[Part]:
+        yield said[0]
+        await store.waits.wait()
+        for part in said[1:]:
+            yield part
+        failed.set()
+        raise ModelFailed("Busy.", kind="overloaded")
+
+    await harness.start_worker(ScriptedModel([lambda call: say(), HI]), store=store)
+    chat = await harness.app.create_chat("Go")
+    await failed.wait()
+    for _ in range(100):  # whoever does not wait for the row has time not to
+        await harness.store.view(chat.id)
+    store.gate.set()
+    await harness.wait_for_end(chat)
+    stored = await harness.load(chat)
+    rows = [row for row in stored.journal if row.attempt_id == stored.attempts[0].id]
+    kept = [part for row in rows for part in decode_parts(row.parts)]
+    assert [type(part) for part in kept] == [type(part) for part in said]
+    assert kept[1:] == said[1:]
+
+
 # --- a stop ---
+
+
+async def test_a_step_that_is_committed_while_the_chat_is_being_stopped_is_the_turns_last_command(
+    harness: AppHarness,
+) -> None:
+    """Its worker hears of the stop in no other way."""
+    commands: list[type[Command]] = []
+
+    async def stop(command: Command) -> None:
+        commands.append(type(command))
+        if isinstance(command, CommitStep):
+            assert (await harness.store.execute(chat.id, Interrupt())).status == "interrupting"
+
+    async def work() -> str:
+        return "done"
+
+    chat = await harness.app.create_chat("Go")
+    store, settings = WatchedStore(harness.store, before=stop), make_settings(poll_interval_s=600)
+    model = ScriptedModel([CALL, HI])
+    running = await harness.start_worker(
+        model, store=store, tools=[work], notifier=DroppingNotifier(), settings=settings
+    )
+    await harness.wait_for_end(chat)
+    await harness.stop_worker(running)
+    assert commands == [StartAttempt, CommitStep]
+    assert len(model.calls) == 1
+    assert outline(await chat.messages()) == [
+        ("user", "Go"), ("assistant", ""), ("tool", "done"), ("notice", "Stopped by you."),
+    ]  # fmt: skip
 
 
 async def test_a_stop_with_nothing_but_held_back_text_keeps_it(harness: AppHarness) -> None:
