@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from playwright.async_api import Browser, FloatRect, Locator, expect
-from tests.e2e.browsing import NARROW, Window, browse
+from tests.e2e.browsing import NARROW, Window, browse, open_tab
 from tests.e2e.pen import Pen
 from tests.e2e.test_login import ask
 from tests.server.test_access_matrix import make_picture
@@ -184,6 +184,10 @@ async def test_the_picture_of_a_tool_is_in_sight_though_its_card_is_folded(brows
         await expect(picture).not_to_have_js_property("naturalWidth", 0)
 
 
+NOTHING_SELDOM = "const every = setInterval; window.setInterval = (act, ms) => (ms > 10_000 ? 0 : every(act, ms));"
+"""What the page does every half a minute is too late to say that the server has gone."""
+
+
 async def find_dot(window: Window) -> tuple[str, str]:
     dot = window.page.locator("#bar .dot")
     return str(await dot.get_attribute("class")), str(await dot.get_attribute("title"))
@@ -202,6 +206,24 @@ async def test_the_dot_is_not_green_while_the_server_is_away_on_the_page_of_a_ne
             await processes.start_server(port=server.port)
             await expect(window.status).to_have_text("")
             await expect(window.page.locator("#bar .dot")).to_have_class("dot ok")
+
+
+async def test_the_dot_is_not_green_while_the_server_is_away_over_plain_http_where_a_new_chat_has_no_feed(
+    browser: Browser, database: str, tmp_path: Path
+) -> None:
+    async with ProcessHarness(database, tmp_path).opened() as processes:
+        server = await processes.start_server(port=choose_port(), hosts=["chat.test"])
+        url = f"http://chat.test:{server.port}/"
+        async with browse(browser, url, tolerates=("net::ERR_",)) as first:
+            tab = await open_tab(first.page.context, "about:blank")
+            await tab.page.add_init_script(NOTHING_SELDOM)
+            await tab.page.goto(url, wait_until="networkidle")  # no request of the start is left to notice it
+            await expect(tab.page.locator("#bar .dot")).to_have_class("dot ok")
+            await server.kill()
+            await expect(tab.status).to_have_text("Reconnecting…")
+            await expect(tab.page.locator("#bar .dot")).to_have_class("dot away")
+            await processes.start_server(port=server.port, hosts=["chat.test"])
+            await expect(tab.page.locator("#bar .dot")).to_have_class("dot ok")
 
 
 async def test_the_dot_is_not_green_after_a_logout_or_beside_an_error(browser: Browser, database: str) -> None:

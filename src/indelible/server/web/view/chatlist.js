@@ -5,7 +5,7 @@
 // undone.
 
 const REFRESH_MS = 30_000;
-const AWAY_MS = 5000; // without a feed: how often a server that is away is asked
+const AWAY_MS = 5000; // without a feed: how often a server is asked that is away, or may be
 const REOPEN_MS = 3000;
 const TYPING_MS = 150;
 
@@ -32,7 +32,10 @@ export class ChatList {
   start() {
     document.addEventListener("visibilitychange", () => { if (!document.hidden) this.refresh(); });
     setInterval(() => { if (!document.hidden && !this.hasFeed) this.refresh(); }, REFRESH_MS);
-    setInterval(() => { if (!document.hidden && !this.hasFeed && this.controller.api.isAway) this.refresh(); }, AWAY_MS);
+    setInterval(() => {
+      const { api, hub } = this.controller;
+      if (!document.hidden && !this.hasFeed && (api.isAway || !hub)) this.refresh(); // without any feed nothing else tells that the server has gone
+    }, AWAY_MS);
     this.refresh();
     if (this.controller.has("GET /events") && navigator.locks) void this.#lead();
   }
