@@ -102,6 +102,35 @@ def is_text(node: ast.stmt | None) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
+def list_other(text: str) -> list[str]:
+    """The statements at the top level that bind no name and import nothing."""
+    found = []
+    for number, node in enumerate(ast.parse(text).body):
+        checking = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        known = isinstance(node, ast.Import | ast.ImportFrom) or checking or list_bound(node) == ["__all__"]
+        if not known and not (number == 0 and is_text(node)):
+            found.append(ast.unparse(node))
+    return found
+
+
+def drop_twins(target: str, old: str, texts: list[str]) -> list[str]:
+    """Without definitions that the module already has, word for word. Others of the same name are printed."""
+    known: dict[str, str] = {}
+    kept = []
+    for text in [old, *texts]:
+        source = Source(target, text)
+        drop: set[int] = set()
+        for name, (start, end) in source.spans.items():
+            definition = "".join(source.lines[start - 1 : end]).strip()
+            if name in known and known[name] == definition:
+                drop |= set(range(start, end + 1))
+            elif name in known:
+                print(f"COLLISION in {target}: {name}")
+            known.setdefault(name, definition)
+        kept.append("".join(line for number, line in enumerate(source.lines, 1) if number not in drop))
+    return kept[1:]
+
+
 def read_plan(path: Path) -> list[tuple[str, list[str] | None, str]]:
     """(module, names, target); no names: the module as a whole."""
     plan = []
@@ -168,6 +197,8 @@ def move(plan: list[tuple[str, list[str] | None, str]]) -> None:
         path = find_path(module)
         if {name for names, _ in wanted[module] for name in names} >= source.spans.keys() - {"__all__"}:
             print(f"--- the docstring of {module}:\n{ast.get_docstring(source.tree)}\n")
+            for lost in list_other(source.text):
+                print(f"LOST with {module}: {lost}")
             subprocess.run(["git", "rm", "-q", "--cached", path], check=True, cwd=ROOT)
             path.unlink()
             continue
@@ -184,7 +215,7 @@ def move(plan: list[tuple[str, list[str] | None, str]]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         (path.parent / "__init__.py").touch()
         old = path.read_text() if path.exists() else f'"""TODO: {target}."""\n\nfrom __future__ import annotations\n'
-        text = old.rstrip("\n") + "\n\n\n" + "\n\n".join(texts)
+        text = old.rstrip("\n") + "\n\n\n" + "\n\n".join(drop_twins(target, old, texts))
         lines, checking = set[str](), set[str]()
         defined = set(Source(target, text).spans)
         for module, used in needs[target]:

@@ -33,8 +33,8 @@ from indelible.server.wires.openai.responses.input_tokens import estimate_input
 from indelible.server.wires.openai.responses.projection import ResponseProjection
 from indelible.server.wires.openai.responses.request import MOST_INPUTS, ResponseRequest, hash_settings, read_note
 from indelible.server.wires.openai.responses.stored import (
+    check_replies,
     check_results,
-    check_said,
     load_previous,
     load_projection,
     load_response,
@@ -203,7 +203,7 @@ class Starter:
         if not projection.is_over:
             detail = f"The previous response {previous} is still in progress."
             raise NotAllowed(command="send", state="running", detail=detail)
-        await check_said(conversations, chat_id, messages, upto=projection.last_message_id)
+        await check_replies(conversations, chat_id, messages, upto=projection.last_message_id)
         settings = self._body.to_settings(added.system)
         origin = await conversations.find_origin(chat_id, previous.seq)
         patch = settings.to_patch() if read_note(origin).settings != hash_settings(settings) else None
@@ -224,7 +224,7 @@ class Starter:
 
     async def _join(self, chat_id: str, messages: Sequence[Message]) -> TurnStart:
         added = continue_with(messages)
-        await check_said(self._conversations, chat_id, messages)
+        await check_replies(self._conversations, chat_id, messages)
         settings = self._body.to_settings(added.system)
         status = (await self._conversations.get_status(chat_id)).status
         if status == "requires_action" and added.results:

@@ -90,19 +90,19 @@ async def read_input(state: ServerState, conversations: ConversationService, giv
     return read_items([await stored.find(item["id"]) if _is_reference(item) else item for item in given])
 
 
-async def check_said(
+async def check_replies(
     conversations: ConversationService, chat_id: str, given: Sequence[Message], *, upto: str | None = None
 ) -> None:
     """A request that continues a chat may repeat what the assistant said in it; it can add nothing of that kind.
 
     Raises `Invalid` if it does: to leave it out would change the conversation. `upto` is the end of what it continues.
     """
-    said = [block for message in given if message.role == "assistant" for block in message.blocks]
-    if not said:
+    blocks = [block for message in given if message.role == "assistant" for block in message.blocks]
+    if not blocks:
         return
     path = await conversations.list_whole_path(chat_id, upto=upto)
     known = {_identify(block) for message in path if message.role == "assistant" for block in message.blocks}
-    for block in said:
+    for block in blocks:
         if _identify(block) not in known:
             raise Invalid(
                 f"input: the conversation that this request continues has no such {_NAMES.get(type(block), 'item')} of "
