@@ -172,6 +172,7 @@ def move(plan: list[tuple[str, list[str] | None, str]]) -> None:
         new.parent.mkdir(parents=True, exist_ok=True)
         (new.parent / "__init__.py").touch()
         subprocess.run(["git", "mv", path, new], check=True, cwd=ROOT)
+    dissolved: dict[str, str] = {}
     sources: dict[str, Source] = {}
     pieces: dict[str, list[str]] = defaultdict(list)
     needs: dict[str, list[tuple[str, set[str]]]] = defaultdict(list)
@@ -199,6 +200,7 @@ def move(plan: list[tuple[str, list[str] | None, str]]) -> None:
             print(f"--- the docstring of {module}:\n{ast.get_docstring(source.tree)}\n")
             for lost in list_other(source.text):
                 print(f"LOST with {module}: {lost}")
+            dissolved[module] = wanted[module][-1][1]
             subprocess.run(["git", "rm", "-q", "--cached", path], check=True, cwd=ROOT)
             path.unlink()
             continue
@@ -233,10 +235,10 @@ def move(plan: list[tuple[str, list[str] | None, str]]) -> None:
                     lines.add(spell_import(f"indelible.{module}", name, name))
                     print(f"{target} needs {name}, which stays in {module}")
         path.write_text(insert_imports(text, lines, checking))
-    rewrite(moved, whole)
+    rewrite(moved, whole, dissolved)
 
 
-def rewrite(moved: dict[tuple[str, str], str], whole: dict[str, str]) -> None:
+def rewrite(moved: dict[tuple[str, str], str], whole: dict[str, str], dissolved: dict[str, str]) -> None:
     modules = {module for module, _ in moved}
     homes = {name: target for (_, name), target in moved.items()}
     for path in [path for tree in TREES for path in (ROOT / tree).rglob("*.py")]:
@@ -280,6 +282,9 @@ def rewrite(moved: dict[tuple[str, str], str], whole: dict[str, str]) -> None:
                 new_text = re.sub(rf"\bindelible\.{re.escape(module)}\b", f"indelible.{target}", new_text)
                 old = module.replace(".", "/")
                 new_text = re.sub(rf"\b{re.escape(old)}\.py\b", target.replace(".", "/") + ".py", new_text)
+            for module, target in dissolved.items():
+                old = module.replace(".", "/")
+                new_text = re.sub(rf"(?<![\w/]){re.escape(old)}\.py\b", target.replace(".", "/") + ".py", new_text)
             for (module, name), target in moved.items():
                 new_text = new_text.replace(f"indelible.{module}.{name}", f"indelible.{target}.{name}")
             if new_text != text:
