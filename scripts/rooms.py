@@ -201,7 +201,7 @@ def move(plan: list[tuple[str, list[str] | None, str]]) -> None:
             for lost in list_other(source.text):
                 print(f"LOST with {module}: {lost}")
             dissolved[module] = wanted[module][-1][1]
-            subprocess.run(["git", "rm", "-q", "--cached", path], check=True, cwd=ROOT)
+            subprocess.run(["git", "rm", "-q", "-f", "--cached", path], check=True, cwd=ROOT)
             path.unlink()
             continue
         left = {node.id for node in ast.walk(ast.parse(source.text)) if isinstance(node, ast.Name)}
