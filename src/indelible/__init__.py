@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from indelible import testing
     from indelible.api.shapes import ChatMessage, ChatSummary, InterruptResult, StoredFile
-    from indelible.app.app import App
+    from indelible.app.app import App, User
     from indelible.app.chat import Chat
     from indelible.app.compose import open_app as open  # noqa: A004  (as in `indelible.open`)
     from indelible.app.reply import NeverSent, Reply
-    from indelible.app.user import User
     from indelible.client.client import Client
     from indelible.client.http_transport import ServerFailed
     from indelible.content import File, Message, Text, ToolCall, ToolResult, Usage

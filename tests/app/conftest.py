@@ -17,7 +17,7 @@ from tests.support.app_harness import AppHarness, make_settings, serve_app
 from tests.support.examples import is_thorough
 
 import indelible
-from indelible.app.user import User
+from indelible.app.app import User
 from indelible.models.protocol import Model
 
 OpenUser = Callable[..., AbstractAsyncContextManager[User]]

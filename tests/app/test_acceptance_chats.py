@@ -17,13 +17,13 @@ from tests.support.messages import outline, read_text
 from tests.support.waiting import deadline
 
 import indelible
+from indelible.app.app import User
 from indelible.app.chat import Chat
-from indelible.app.user import User
 from indelible.content import Part
 from indelible.models.protocol import Call
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
-from indelible.worker.titles import INSTRUCTION
+from indelible.worker.summaries import INSTRUCTION
 
 
 def say(text: str) -> Script:

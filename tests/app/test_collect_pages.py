@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from indelible.app.pages import collect_pages
+from indelible.app.chat import collect_pages
 from indelible.service.protocol import MAX_PAGE
 
 TOTAL = 2 * MAX_PAGE + 5

@@ -18,9 +18,8 @@ from tests.support.messages import outline, read_text
 from tests.support.waiting import deadline
 
 import indelible
-from indelible.app.app import App
+from indelible.app.app import App, User
 from indelible.app.chat import Chat
-from indelible.app.user import User
 from indelible.content import File, ToolResult
 from indelible.errors import ModelFailed
 from indelible.testing import ScriptedModel, parts

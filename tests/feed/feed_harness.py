@@ -22,8 +22,8 @@ from indelible.app.compose import publish_outcome
 from indelible.content import Finish, Part, ReasoningDelta, TextDelta, ToolCall, ToolResult
 from indelible.errors import StoreFailed
 from indelible.feed import Reader
+from indelible.feed.events import covers
 from indelible.feed.feed import POLL_INTERVAL_S
-from indelible.feed.timeline import covers
 from indelible.machine import commands as c
 from indelible.metrics import NoMetrics
 from indelible.notify import Notifier

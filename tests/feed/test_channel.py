@@ -14,8 +14,7 @@ from tests.support.waiting import Watched
 from indelible.api.events import EndReason, Position
 from indelible.content import TextDelta, encode
 from indelible.feed.channel import Channel
-from indelible.feed.cursor import START
-from indelible.feed.timeline import TimelineStep
+from indelible.feed.events import START, TimelineStep
 from indelible.machine.commands import UpdateChat
 from indelible.store.journal.append import JournalRow
 from indelible.store.payloads import ChatPatch

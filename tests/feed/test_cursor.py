@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indelible.api.events import BEGINNING, Position
-from indelible.feed.cursor import START, Cursors
+from indelible.feed.events import START, Cursors
 from indelible.ids import new_id
 
 numbers = st.integers(0, 2**63 - 1)

@@ -13,7 +13,7 @@ from tests.support.engine import get_database
 
 from indelible.content import Finish
 from indelible.errors import NotFound
-from indelible.feed.cursor import START
+from indelible.feed.events import START
 from indelible.machine.commands import Delete, FinishTurn, Send, UpdateChat
 from indelible.store.payloads import ChatPatch
 from indelible.store.sql_store import SqlStore

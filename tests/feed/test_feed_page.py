@@ -12,7 +12,7 @@ from tests.feed.feed_harness import FeedHarness, say_everything
 
 from indelible.api.events import KINDS
 from indelible.content import encode
-from indelible.feed.cursor import START
+from indelible.feed.events import START
 from indelible.machine.commands import Send
 
 ROOT = Path(__file__).parents[2]

@@ -16,8 +16,7 @@ from tests.support.examples import count_examples
 
 from indelible.api.events import FeedEvent
 from indelible.content import Finish, Text, decode_blocks, encode
-from indelible.feed.cursor import START
-from indelible.feed.timeline import covers
+from indelible.feed.events import START, covers
 from indelible.machine.commands import CommitStep, FinishTurn, Send, UpdateChat
 from indelible.store.payloads import ChatPatch
 

@@ -12,7 +12,7 @@ from tests.feed.feed_harness import FeedHarness, StreamedChat, read_text, say_ev
 from indelible.api.events import KINDS, FeedEvent, Position
 from indelible.content import Finish, Text, ToolResult, decode_blocks, encode
 from indelible.content.assemble import assemble
-from indelible.feed.cursor import START, Cursors
+from indelible.feed.events import START, Cursors
 from indelible.machine.commands import FinishTurn
 from indelible.testing import ManualClock
 

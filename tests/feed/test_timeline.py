@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from tests.support.examples import count_examples
 
 from indelible.api.events import BEGINNING, Position
-from indelible.feed.cursor import Cursors
-from indelible.feed.timeline import TimelineStep, build_timeline, covers, follow
+from indelible.feed.events import Cursors, TimelineStep, build_timeline, covers, follow
 from indelible.store.queries.changes import Changes, LoadedRow
 from indelible.store.queries.chat_view import Event
 

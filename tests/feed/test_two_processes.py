@@ -11,7 +11,7 @@ from tests.support.engine import close_databases, open_engine
 
 from indelible.clock import SystemClock
 from indelible.content import Finish
-from indelible.feed.cursor import START
+from indelible.feed.events import START
 from indelible.machine.commands import FinishTurn, Interrupt
 from indelible.notify import SEND_INTERVAL_S, PostgresNotifier
 from indelible.store.database.address import parse_address

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import settle_in
 from tests.support.engine import get_database
 
-from indelible.files.database_bytes import DatabaseBytes
+from indelible.files.bytes import DatabaseBytes
 from indelible.files.sql_files import SqlFiles
 from indelible.store.database.transaction import Database
 

@@ -14,12 +14,9 @@ from tests.support.s3_server import S3Server
 
 from indelible.errors import Invalid, NotFound, StoreFailed
 from indelible.files import directory_bytes
-from indelible.files.database_bytes import DatabaseBytes
-from indelible.files.directory_bytes import DirectoryBytes
-from indelible.files.place import open_bytes
+from indelible.files.bytes import DatabaseBytes, DirectoryBytes, open_bytes
 from indelible.files.protocol import CHUNK_BYTES, ByteStore
-from indelible.files.s3_bytes import S3Bytes
-from indelible.files.s3_signature import Credentials
+from indelible.files.s3 import Credentials, S3Bytes
 from indelible.ids import new_id
 from indelible.store.database.transaction import Database, Transaction, insert
 from indelible.testing import ManualClock

@@ -21,8 +21,7 @@ from tests.store.driver import OWNER
 
 from indelible.api.shapes import StoredFile
 from indelible.errors import Invalid, NotFound, TooLarge, TooMany, UnsupportedType
-from indelible.files.database_bytes import DatabaseBytes
-from indelible.files.directory_bytes import DirectoryBytes
+from indelible.files.bytes import DatabaseBytes, DirectoryBytes
 from indelible.files.protocol import CHUNK_BYTES, FileLimits, FileStore, UploadKey
 from indelible.files.sql_files import SqlFiles
 from indelible.store.database.tables.enumerations import FileVariant

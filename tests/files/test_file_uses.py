@@ -16,7 +16,6 @@ from indelible.api.shapes import StoredFile
 from indelible.content import Block, File, Message, Text, ToolCall, ToolResult
 from indelible.errors import NotAllowed, NotFound
 from indelible.files.sql_files import SqlFiles
-from indelible.files.sweeper import FileSweeper
 from indelible.ids import new_id
 from indelible.machine import commands as c
 from indelible.store.database.tables.files import file_uses
@@ -27,6 +26,7 @@ from indelible.store.payloads import AttemptStart, NewChat, QueuedInput, UserInp
 from indelible.store.protocol import Outcome
 from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
+from indelible.worker.upkeep import FileSweeper
 
 
 @pytest.fixture

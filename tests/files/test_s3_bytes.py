@@ -10,8 +10,7 @@ from tests.support.s3_server import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, S3Se
 
 from indelible.errors import NotFound, StoreFailed
 from indelible.files.protocol import CHUNK_BYTES
-from indelible.files.s3_bytes import S3Bytes, read_file
-from indelible.files.s3_signature import Credentials
+from indelible.files.s3 import Credentials, S3Bytes, read_file
 from indelible.testing import ManualClock
 
 

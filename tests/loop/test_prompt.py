@@ -11,8 +11,14 @@ import pytest
 from msgspec.structs import replace
 
 from indelible.content import Block, File, Message, Reasoning, Role, Source, Text, ToolCall, ToolResult
-from indelible.loop.prompt.build import CUT_REMARK, NEXT_REMARK, build_prompt, from_newest_compaction, mark_cache
-from indelible.loop.prompt.pair import NO_RESULT
+from indelible.loop.prompt.build import (
+    CUT_REMARK,
+    NEXT_REMARK,
+    NO_RESULT,
+    build_prompt,
+    from_newest_compaction,
+    mark_cache,
+)
 from indelible.models.protocol import PromptMessage
 from indelible.testing.legality import assert_legal
 

@@ -61,7 +61,7 @@ from indelible.content import (
     Usage,
     has_visible,
 )
-from indelible.content.merge import merge_deltas
+from indelible.content.parts import merge_deltas
 from indelible.errors import Interrupted
 from indelible.loop import CancelScope, FinishedStep
 from indelible.models.catalog import make_wire_format

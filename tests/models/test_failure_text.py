@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indelible.models.failures.classify import classify, classify_response
-from indelible.models.failures.text import scrub_detail
+from indelible.models.failures.facts import scrub_detail
 
 SECRETS = {
     "sk-abc123": "abc123",

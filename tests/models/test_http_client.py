@@ -17,7 +17,7 @@ from yarl import URL
 
 from indelible.errors import ModelFailed
 from indelible.models.http.client import Http, find_proxy
-from indelible.models.http.recording_hook import Answer, HttpRequest, HttpResponse, recording
+from indelible.models.http.hooks import Answer, HttpRequest, HttpResponse, recording
 
 CERTIFICATE = Path(__file__).parent / "localhost.pem"
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 from indelible.clock import SystemClock
 from indelible.content import Finish, KeepAlive, Part, TextDelta
+from indelible.models.http.hooks import Answer, HttpRequest
 from indelible.models.http.http_model import HttpModel
-from indelible.models.http.recording_hook import Answer, HttpRequest
 from indelible.models.profile import Profile
 from indelible.models.protocol import Call
 from indelible.models.providers.openai_chat.response import ChatWire

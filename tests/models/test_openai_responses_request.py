@@ -38,8 +38,7 @@ from indelible.content.assemble import assemble, finalize, to_messages
 from indelible.errors import ModelFailed
 from indelible.loop.prompt.build import CUT_REMARK, build_prompt
 from indelible.models.http.http_model import WireRequest
-from indelible.models.parameters import EFFORTS
-from indelible.models.protocol import Call, CallOptions, PromptMessage
+from indelible.models.protocol import EFFORTS, Call, CallOptions, PromptMessage
 from indelible.models.providers.openai_responses.request import write_call
 from indelible.testing.legality import assert_legal
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from indelible.errors import Invalid, ModelFailed
-from indelible.models.parameters import EFFORTS, NAMES, Parameters, check_parameters
+from indelible.models.protocol import EFFORTS, NAMES, Parameters, check_parameters
 
 
 def test_a_value_is_taken_as_it_is_and_only_once() -> None:

@@ -45,9 +45,8 @@ from indelible.content.assemble import assemble, finalize, to_messages
 from indelible.loop.normalize import Normalizer
 from indelible.loop.prompt.build import build_prompt, mark_cache
 from indelible.models.catalog import make_wire_format
-from indelible.models.parameters import EFFORTS
 from indelible.models.profile import Profile
-from indelible.models.protocol import Call, CallOptions, PromptMessage
+from indelible.models.protocol import EFFORTS, Call, CallOptions, PromptMessage
 from indelible.testing import ManualClock, parts, write_reply
 from indelible.testing.legality import assert_legal
 from indelible.testing.provider import WireName

@@ -6,7 +6,7 @@ import pytest
 
 from indelible.content import Text, ToolCall, ToolResult
 from indelible.content.assemble import OUTCOME_UNKNOWN, UNANSWERED
-from indelible.loop.prompt.pair import NO_RESULT
+from indelible.loop.prompt.build import NO_RESULT
 from indelible.models.protocol import Call, PromptMessage
 from indelible.prove.checks.prompts import PromptInspector, check_outputs
 from indelible.prove.script import Wish

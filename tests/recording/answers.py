@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from indelible.models.http.recording_hook import HttpResponse
+from indelible.models.http.hooks import HttpResponse
 from indelible.recording import ExchangeLog, ExchangeRecord, wrap
 
 SSE: Final = "text/event-stream"

@@ -15,7 +15,7 @@ from aiohttp import web
 from tests.recording.answers import JSON, SSE, Answer, Broken, Waiting, only, read_all, record
 
 from indelible.models.http.client import Http
-from indelible.models.http.recording_hook import HttpRequest, recording
+from indelible.models.http.hooks import HttpRequest, recording
 from indelible.recording import ExchangeLog, ExchangeLogHook, ExchangeRecord, wrap
 from indelible.recording.body import NOT_REDACTED, Kept, RecordedBody
 from indelible.testing import ManualClock

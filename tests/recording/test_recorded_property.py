@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.recording.answers import Answer, Broken, only
 
-from indelible.models.http.recording_hook import HttpResponse
+from indelible.models.http.hooks import HttpResponse
 from indelible.recording import ExchangeLog, wrap
 
 STREAMS = ["text/event-stream", "Text/Event-Stream; charset=utf-8", "application/x-ndjson"]

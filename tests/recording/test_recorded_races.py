@@ -17,7 +17,7 @@ from tests.recording.answers import JSON, SSE, Answer, Broken, only
 from tests.support.examples import count_examples
 from tests.support.waiting import DEADLINE_S, deadline
 
-from indelible.models.http.recording_hook import HttpResponse
+from indelible.models.http.hooks import HttpResponse
 from indelible.recording import ExchangeLog, ExchangeRecord, wrap
 
 ROUNDS = min(count_examples(50), 1000)

@@ -32,7 +32,7 @@ from indelible.api.shapes import DebugMode
 from indelible.app.chat import Chat
 from indelible.content import Part, TextDelta
 from indelible.errors import ModelFailed
-from indelible.models.http.recording_hook import HttpRequest, recording
+from indelible.models.http.hooks import HttpRequest, recording
 from indelible.models.protocol import Call, ModelTraits
 from indelible.recording.run import RecordedRun
 from indelible.recording.storage.sql_records import GONE, REPLACED

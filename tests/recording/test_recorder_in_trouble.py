@@ -19,7 +19,7 @@ from indelible.app.chat import Chat
 from indelible.clock import SystemClock
 from indelible.errors import StoreFailed
 from indelible.ids import new_id
-from indelible.models.http.recording_hook import HttpRequest, recording
+from indelible.models.http.hooks import HttpRequest, recording
 from indelible.recording.body import NOT_REDACTED, Kept, RecordedBody
 from indelible.recording.exchange_log import ExchangeRecord
 from indelible.recording.recorder import MAX_WAITING, MAX_WAITING_BYTES, MAX_WAITING_SMALL, DebugRecorder

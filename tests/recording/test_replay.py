@@ -21,7 +21,7 @@ import indelible
 from indelible.api.records import AttemptRecord
 from indelible.content import Block, Part, Text, ToolResult, ToolSpec
 from indelible.errors import Invalid
-from indelible.models.http.recording_hook import recording as recording_now
+from indelible.models.http.hooks import recording as recording_now
 from indelible.recording import ExchangeLog, ExchangeLogHook, ExchangeRecord
 from indelible.recording.replay import Recording, Replayed, ReplayedModel, make_recording, replay
 from indelible.redaction.patterns import redact_keys

@@ -11,7 +11,7 @@ from tests.support.json_client import JsonClient
 from tests.support.running_server import API
 
 from indelible.api.events import Position
-from indelible.app.user import User
+from indelible.app.app import User
 from indelible.client.remote import RemoteService
 from indelible.content import Message, Text
 from indelible.errors import NotFound, ReadOnly

@@ -19,7 +19,7 @@ from tests.support.engine import get_database
 
 from indelible.api.shapes import ALL_SCOPES
 from indelible.errors import Invalid, NotFound
-from indelible.files.database_bytes import DatabaseBytes
+from indelible.files.bytes import DatabaseBytes
 from indelible.files.sql_files import SqlFiles
 from indelible.machine.commands import Send
 from indelible.store.accounts.protocol import AccountStore, CredentialKey, ShareStore

@@ -16,8 +16,7 @@ from tests.support.engine import begin_write, get_database, transact
 from indelible.api.events import BEGINNING, Position
 from indelible.content import Finish, ReasoningDelta, TextDelta, encode
 from indelible.errors import NotFound
-from indelible.feed.cursor import Cursors
-from indelible.feed.timeline import build_timeline
+from indelible.feed.events import Cursors, build_timeline
 from indelible.machine import commands as c
 from indelible.store.database.tables.chats import events, journal
 from indelible.store.payloads import ChatPatch

@@ -17,7 +17,7 @@ from tests.support.engine import begin_write, get_database
 from indelible.api.records import RunRecord, StepRecord
 from indelible.content import Finish, Message, Text, TextDelta, encode
 from indelible.errors import Invalid, NotAllowed, NotFound
-from indelible.files.database_bytes import DatabaseBytes
+from indelible.files.bytes import DatabaseBytes
 from indelible.files.sql_files import SqlFiles
 from indelible.machine import State
 from indelible.machine import commands as c

@@ -36,7 +36,7 @@ from indelible.content import (
     encode,
 )
 from indelible.content.assemble import assemble
-from indelible.content.merge import merge_deltas
+from indelible.content.parts import merge_deltas
 from indelible.errors import LeaseLost, Shutdown, StoreFailed
 from indelible.machine.commands import Acquire, Create, FinishTurn, StartAttempt
 from indelible.store.database.tables.chats import attempts, journal, users, workers

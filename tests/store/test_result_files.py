@@ -10,7 +10,7 @@ from tests.store.driver import OWNER, Driver, settle_in
 from tests.support.engine import get_database
 
 from indelible.content import File, Finish, ToolCall, ToolResult
-from indelible.files.database_bytes import DatabaseBytes
+from indelible.files.bytes import DatabaseBytes
 from indelible.files.sql_files import SqlFiles
 from indelible.machine import commands as c
 from indelible.store.payloads import ToolResultsInput

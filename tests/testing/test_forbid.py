@@ -10,7 +10,7 @@ from yarl import URL
 import indelible
 from indelible.errors import ModelFailed
 from indelible.models.http.client import Http, call_switch
-from indelible.models.http.recording_hook import HttpRequest
+from indelible.models.http.hooks import HttpRequest
 from indelible.settings import load_settings
 from indelible.testing import SimulatedProvider, forbid_model_calls, parts
 

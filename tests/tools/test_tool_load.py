@@ -10,7 +10,7 @@ import pytest
 
 from indelible.content import ToolSpec
 from indelible.errors import Invalid
-from indelible.tools.load import load_tools
+from indelible.tools.toolset import load_tools
 
 MODULE = '''
 import indelible

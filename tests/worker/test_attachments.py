@@ -16,7 +16,7 @@ from tests.support.messages import find_notices
 
 from indelible.content import File, Text, ToolResult
 from indelible.errors import ModelFailed, StoreFailed
-from indelible.files.database_bytes import DatabaseBytes, DatabaseWriter
+from indelible.files.bytes import DatabaseBytes, DatabaseWriter
 from indelible.files.sql_files import SqlFiles
 from indelible.models.profile import find_profile
 from indelible.models.protocol import ModelTraits
@@ -239,7 +239,7 @@ async def test_a_file_of_a_tool_that_cannot_be_stored_is_named_with_the_reason(
     async def fail(*_given: Any, **_more: Any) -> None:
         raise StoreFailed("the disk is on fire")
 
-    monkeypatch.setattr("indelible.files.database_bytes.DatabaseWriter.write", fail)
+    monkeypatch.setattr("indelible.files.bytes.DatabaseWriter.write", fail)
     model = ScriptedModel([[parts.tool_call("c", "chart", "{}"), parts.finish("tool_calls")], DONE])
     await harness.start_worker(model, tools=[chart])
     chat = await harness.app.create_chat()

@@ -21,7 +21,7 @@ from indelible.store.queries.listing import ChatFilter
 from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
 from indelible.worker.dependencies import WorkerDependencies
-from indelible.worker.list_upkeep import ARCHIVE_INTERVAL_S, ListUpkeep
+from indelible.worker.upkeep import ARCHIVE_INTERVAL_S, ListUpkeep
 
 
 class Parts:

@@ -10,12 +10,12 @@ from tests.support.app_harness import AppHarness, make_settings
 from tests.support.messages import read_text
 
 from indelible.content import Message, Part, Text, TextDelta
-from indelible.content.title import MAX_TITLE_LENGTH, find_first_words, tidy_title
+from indelible.content.messages import MAX_TITLE_LENGTH, find_first_words, tidy_title
 from indelible.errors import ModelFailed
 from indelible.models.protocol import Call
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
-from indelible.worker.titles import INSTRUCTION
+from indelible.worker.summaries import INSTRUCTION
 
 TITLES = make_settings(auto_titles=True)
 ANSWER = "Yes, in Oslo it rains."

@@ -1,4 +1,4 @@
-"""What a reader may see: the kinds of events in a feed, and the values in them (feed/timeline.py writes their JSON).
+"""What a reader may see: the kinds of events in a feed, and the values in them (feed/events.py writes their JSON).
 
 A feed is what happened in a chat, in order: first perhaps a `snapshot`, then one event per fact and one `part`
 event per piece of a running reply. docs/feed.md shows the JSON of every kind. Each event has a cursor; a reader
@@ -13,7 +13,7 @@ partial reply. For people, the message above takes its place in the tree.
 
 Must stay true (tests/feed/test_feed_page.py): docs/feed.md has every kind, and every kind is sent as it says.
 
-feed/cursor.py turns a position into a cursor; feed/timeline.py makes the events.
+feed/events.py turns a position into a cursor; feed/events.py makes the events.
 """
 
 from __future__ import annotations

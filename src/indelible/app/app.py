@@ -6,17 +6,29 @@ has the methods of a user, chat.py those of a chat.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from datetime import date
+from functools import partial
+from pathlib import Path
+from typing import Any
 
-from indelible.app.user import User
+from indelible.api.events import FeedEvent
+from indelible.api.shapes import NEW_CHAT, ChatSummary, ModelEntry, StoredFile, UsagePage
+from indelible.app.archive import read_archive
+from indelible.app.chat import Chat, collect_pages
 from indelible.clock import Clock
+from indelible.concurrency.readings import Reading, until_process_ends
+from indelible.content import ToolSpec
 from indelible.feed import Feed
-from indelible.files.database_bytes import DatabaseBytes
+from indelible.files.bytes import DatabaseBytes
 from indelible.files.protocol import FileStore
 from indelible.files.sql_files import SqlFiles
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.service.budget import Budget
+from indelible.service.files import Upload, read_all
+from indelible.service.inputs import Content
 from indelible.service.local import LocalService, ServiceDependencies
+from indelible.service.protocol import ChatService
 from indelible.service.tool_results import FindWindow
 from indelible.store.accounts.sql_accounts import SqlAccounts
 from indelible.store.accounts.sql_shares import SqlShares
@@ -101,3 +113,121 @@ class App(User):
         Reading creates nobody. An impossible name is `Invalid` on first use.
         """
         return User(LocalService(self._dependencies, user=name))
+
+
+class User:
+    """The chats of one user. Another user's chat is `NotFound`."""
+
+    def __init__(self, service: ChatService) -> None:
+        self._service = service
+
+    async def create_chat(
+        self,
+        message: Content | None = None,
+        *,
+        model: str | None = None,
+        system: str | None = None,
+        title: str | None = None,
+        parameters: dict[str, Any] | None = None,
+        tools: Sequence[ToolSpec] | None = None,
+    ) -> Chat:
+        """Create a chat. With a message, the reply starts at once. `tools` are run by you: the reply waits for them."""
+        created = await self._service.create_chat(
+            message, model=model, system=system, title=title, parameters=parameters, tools=tools
+        )
+        return Chat(self._service, created.id)
+
+    async def chat(self, chat_id: str) -> Chat:
+        """An existing chat. Raises `NotFound` if this user has no chat with this id."""
+        await self._service.check_chat(chat_id)
+        return Chat(self._service, chat_id)
+
+    async def chats(
+        self,
+        *,
+        search: str | None = None,
+        label: str | None = None,
+        pinned: bool | None = None,
+        archived: bool = False,
+        unread: bool | None = None,
+        limit: int | None = 50,
+    ) -> list[ChatSummary]:
+        """The user's chats, pinned first, then most recently updated first: at most `limit`, or all.
+
+        With `search`, those whose title or messages have all of its words, newest match first; `match` has the place.
+        """
+        chosen: dict[str, Any] = {"label": label, "pinned": pinned, "archived": archived, "unread": unread}
+        pages = await collect_pages(
+            lambda cursor, size: self._service.list_chats(search=search, **chosen, limit=size, cursor=cursor), limit
+        )
+        return [chat for items in pages for chat in items]
+
+    async def draft(self) -> str:
+        """What you have typed for a chat that does not exist yet."""
+        return (await self._service.lists.get_draft(NEW_CHAT)).text
+
+    async def save_draft(self, text: str) -> None:
+        """Keep what you have typed for a chat that does not exist yet; an empty text deletes it."""
+        await self._service.lists.save_draft(NEW_CHAT, text)
+
+    async def import_chat(self, content: bytes) -> Chat:
+        """Create a chat from an exported one (`chat.export()`). A file with a mistake is `Invalid`."""
+        return Chat(self._service, (await self._service.lists.import_chat(content)).id)
+
+    async def import_archive(self, path: str | Path) -> Chat:
+        """Create a chat with its files from an archive (`chat.export_archive()`)."""
+        return Chat(self._service, (await read_archive(self._service, Path(path))).id)
+
+    async def usage(
+        self, *, since: date | None = None, until: date | None = None, user: str | None = None, by_user: bool = False
+    ) -> UsagePage:
+        """What your chats used, by day and model: the last 30 days by default. Admins may ask for others."""
+        return await self._service.lists.get_usage(since=since, until=until, user=user, by_user=by_user)
+
+    def events(self, chat_id: str | None = None, *, after: str | None = None) -> AsyncGenerator[FeedEvent, None]:
+        """The live list: the newest chats, then every change; with `chat_id`, the feed of that chat woven in.
+
+        It ends when the process is told to end (SIGTERM).
+        """
+        return self._service.readings.add(partial(self._read_events, chat_id, after))
+
+    async def _read_events(
+        self, chat_id: str | None, after: str | None, reading: Reading
+    ) -> AsyncGenerator[FeedEvent, None]:
+        reading.begin()
+        async with self._service.lists.open_tab(chat_id, after=after) as events:
+            with until_process_ends(events) as endless:
+                async for event in endless:
+                    yield event
+
+    # --- files ---
+
+    async def upload(self, source: str | Path | bytes, *, name: str | None = None) -> StoredFile:
+        """Store a file: a path, or bytes with a name. Send it in a message: `chat.send(["What is this?", file])`.
+
+        A file that no message uses is deleted after a day.
+        """
+        upload = Upload(source, name)
+        size = await upload.find_size()
+        return await self._service.files.upload(upload.open_chunks, name=upload.name, size=size)
+
+    async def files(self, *, limit: int | None = 50) -> list[StoredFile]:
+        """The user's files, newest first: at most `limit`, or all."""
+        pages = await collect_pages(
+            lambda cursor, size: self._service.files.list_files(limit=size, cursor=cursor), limit
+        )
+        return [file for items in pages for file in items]
+
+    async def read_file(self, file_id: str) -> bytes:
+        """All bytes of a file."""
+        return await read_all(self._service.files, file_id)
+
+    async def delete_file(self, file_id: str) -> None:
+        """Delete a file that no chat uses. A file in a chat is deleted with the last chat that uses it."""
+        await self._service.files.delete_file(file_id)
+
+    # --- models ---
+
+    async def list_models(self) -> list[ModelEntry]:
+        """The model names that a chat, a message or a retry may use."""
+        return (await self._service.list_models()).items

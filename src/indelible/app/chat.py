@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -30,12 +30,11 @@ from indelible.api.shapes import (
     QueuedMessage,
 )
 from indelible.app.archive import write_archive
-from indelible.app.pages import collect_pages
 from indelible.app.reply import Reply
 from indelible.concurrency.readings import Reading, until_process_ends
 from indelible.content import ToolResult, ToolSpec
 from indelible.service.inputs import ChatChanges, Content, IfBusy, check_if_busy, to_blocks
-from indelible.service.protocol import ChatService
+from indelible.service.protocol import MAX_PAGE, ChatService
 
 
 class Chat:
@@ -246,3 +245,32 @@ class Chat:
 
     def _reply(self, begin: Callable[[], Awaitable[Accepted]]) -> Reply:
         return Reply(self._service, self.id, begin)
+
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class ItemPage(Protocol[T_co]):
+    """Some items, and the cursor of the next page, if there is one."""
+
+    @property
+    def items(self) -> Sequence[T_co]: ...
+
+    @property
+    def next(self) -> str | None: ...
+
+
+async def collect_pages(
+    fetch: Callable[[str | None, int], Awaitable[ItemPage[T_co]]], limit: int | None, *, start: str | None = None
+) -> list[Sequence[T_co]]:
+    """The items of each page from the cursor `start` on, at most `limit` in all. `fetch` gets a cursor and a size."""
+    pages: list[Sequence[T_co]] = []
+    cursor, count = start, 0
+    while limit is None or count < limit:
+        page = await fetch(cursor, MAX_PAGE if limit is None else min(MAX_PAGE, limit - count))
+        pages.append(page.items)
+        count += len(page.items)
+        cursor = page.next
+        if cursor is None:
+            break
+    return pages

@@ -21,11 +21,9 @@ from indelible.app.app import App
 from indelible.clock import Clock, SystemClock
 from indelible.errors import Invalid, ModelFailed
 from indelible.feed import Feed
-from indelible.files.database_bytes import DatabaseBytes
-from indelible.files.place import open_bytes
+from indelible.files.bytes import DatabaseBytes, open_bytes
 from indelible.files.protocol import FileLimits, FileStore
 from indelible.files.sql_files import SqlFiles
-from indelible.files.sweeper import FileSweeper
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.models.catalog import DEMO, PRICES_UNKNOWN, Catalog
 from indelible.models.protocol import Model, traits_of
@@ -45,6 +43,7 @@ from indelible.store.protocol import Outcome
 from indelible.store.sql_store import SqlStore
 from indelible.tools.toolset import AnyTool, Toolset, name_of
 from indelible.worker import Worker, WorkerDependencies
+from indelible.worker.upkeep import FileSweeper
 
 _log: Final = logging.getLogger(__name__)
 _MODEL_MEMBERS: Final = ("provider", "name", "context_limit", "stream")

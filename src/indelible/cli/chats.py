@@ -21,7 +21,7 @@ from indelible.errors import Invalid
 
 if TYPE_CHECKING:
     from indelible.api.shapes import ExportFormat
-    from indelible.app.user import User
+    from indelible.app.app import User
 
 EXAMPLES: Final = """\b
 Examples:

@@ -23,7 +23,7 @@ from indelible.cli.options import (
 from indelible.errors import Invalid
 
 if TYPE_CHECKING:
-    from indelible.app.user import User
+    from indelible.app.app import User
     from indelible.clock import Clock
     from indelible.settings import Settings
 

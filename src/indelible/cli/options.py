@@ -195,7 +195,7 @@ def load_client_tools(names: list[str] | None) -> list[Any]:
 
 
 def _load_tools(names: list[str] | None, option: str) -> list[Any]:
-    from indelible.tools.load import load_tools  # noqa: PLC0415
+    from indelible.tools.toolset import load_tools
 
     try:
         return list(load_tools(names or [], option=option))

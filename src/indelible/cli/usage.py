@@ -12,7 +12,7 @@ from indelible.cli.opening import open_to_read
 from indelible.cli.options import DatabaseOption, ServerOption, UsageMistake
 
 if TYPE_CHECKING:
-    from indelible.app.user import User
+    from indelible.app.app import User
 
 EXAMPLES: Final = """\b
 Examples:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 from typing import Final, Self
 
-from indelible.app.user import User
+from indelible.app.app import User
 from indelible.client.http_transport import HttpTransport
 from indelible.client.remote import RemoteService
 from indelible.errors import Invalid

@@ -15,7 +15,7 @@ feed.py puts it together; docs/feed.md describes every event.
 
 from indelible.api.events import FeedEvent, Position
 from indelible.feed.chat_list import ListReader
-from indelible.feed.cursor import Cursors
+from indelible.feed.events import Cursors
 from indelible.feed.feed import Feed
 from indelible.feed.reader import Reader
 

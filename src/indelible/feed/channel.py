@@ -23,11 +23,14 @@ from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
 
-from indelible.api.events import EndReason, EventBody, Position
-from indelible.errors import NotFound
-from indelible.feed.loader import Loader
-from indelible.feed.timeline import TimelineStep, make_row_step
+from indelible.api.events import ChatSnapshot, EndReason, EventBody, LiveReply, Position
+from indelible.errors import ChatNotFound, NotFound
+from indelible.feed.events import Cursors, TimelineStep, build_timeline, make_row_step
+from indelible.metrics import Metrics
 from indelible.store.journal.append import JournalRow
+from indelible.store.protocol import ChatStore
+from indelible.store.queries.chat_view import ChatView
+from indelible.store.queries.history import Page
 
 Spawn = Callable[[Callable[[], Coroutine[Any, Any, None]]], bool]
 """Start work in a task of the feed; False if the feed is not running."""
@@ -152,3 +155,54 @@ class Channel:
             return
         for row in early:
             self._connect(row, self.position)
+
+
+class Loader:
+    """Loads one chat for its channel and its readers, and has its cursors."""
+
+    def __init__(self, chat_id: str, store: ChatStore, *, metrics: Metrics, snapshot_messages: int) -> None:
+        self.chat_id = chat_id
+        self.cursors = Cursors(chat_id)
+        self._store = store
+        self._metrics = metrics
+        self._snapshot_messages = snapshot_messages
+
+    async def load_after(self, position: Position) -> tuple[list[TimelineStep], bool]:
+        """The steps after this position, or the first of them, and whether that is all."""
+        changes = await self._store.changes(self.chat_id, position)
+        if changes.missing:
+            _log.error(
+                "the logs of %s lack %d entries after %s; please report this", self.chat_id, changes.missing, position
+            )
+            self._metrics.gaps_found(changes.missing)
+        return build_timeline(self.cursors, position, changes), changes.complete
+
+    async def load_snapshot(self, user_id: str | None = None) -> tuple[ChatSnapshot, Position]:
+        """The chat as it is now, and the position of a reader that has seen it. It has to be this user's, if given."""
+        view, page = await self._store.snapshot(self.chat_id, limit=self._snapshot_messages)
+        if user_id is not None and view.owner_id != user_id:
+            raise ChatNotFound
+        position = Position(view.seq) if view.live is None else Position(view.seq, view.live.attempt, view.live.n)
+        return _make_snapshot(view, page, self.cursors.write(position)), position
+
+
+def _make_snapshot(view: ChatView, page: Page, cursor: str) -> ChatSnapshot:
+    return ChatSnapshot(
+        id=view.id,
+        status=view.status,
+        cursor=cursor,
+        title=view.title,
+        model=view.model,
+        debug=view.debug,
+        archived=view.archived,
+        usage=view.totals.usage,
+        cost_usd=view.totals.cost_usd,
+        turn=view.turn,
+        error=view.error,
+        retry=view.retry,
+        queue=view.queue,
+        live=None if view.live is None else LiveReply(attempt=view.live.attempt, blocks=view.live.blocks),
+        action=view.action,
+        messages=page.items,
+        has_more=page.has_more,
+    )

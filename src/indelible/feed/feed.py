@@ -30,9 +30,8 @@ from typing import Any, Final
 from indelible.api.events import ChatSnapshot, FeedEvent, Position
 from indelible.clock import Clock
 from indelible.errors import ChatNotFound
-from indelible.feed.channel import Channel
+from indelible.feed.channel import Channel, Loader
 from indelible.feed.chat_list import ChatLists, ListReader
-from indelible.feed.loader import Loader
 from indelible.feed.reader import BUFFER_BYTES, RESYNC_BYTES, Reader, Show, Stays
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.notify import Changed, Notifier

@@ -33,7 +33,7 @@ from indelible.content import encode
 from indelible.errors import NotFound, StoreFailed
 from indelible.feed.channel import Channel
 from indelible.feed.chat_list import ListReader
-from indelible.feed.timeline import TimelineStep, covers, follow
+from indelible.feed.events import TimelineStep, covers, follow
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.store.queries.liveness import PENDING
 

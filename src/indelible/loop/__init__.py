@@ -2,20 +2,20 @@
 
 from indelible.concurrency.scope import CancelScope, Cause
 from indelible.content.assemble import assemble, conclude, finalize
-from indelible.loop.host import TurnHost
-from indelible.loop.options import TurnOptions
-from indelible.loop.result import (
+from indelible.loop.host import (
     FinishedStep,
     TurnAwaitingClient,
     TurnCompleted,
     TurnEnd,
     TurnFailed,
+    TurnHost,
     TurnInterrupted,
     TurnLeaseLost,
     TurnShutDown,
 )
+from indelible.loop.options import TurnOptions
 from indelible.loop.run import run
-from indelible.loop.save import save_end
+from indelible.loop.step import save_end
 from indelible.models.retry import RetryPolicy
 from indelible.tools.run import ToolLimits
 

@@ -21,11 +21,11 @@ from msgspec.structs import replace
 from indelible.concurrency.scope import CancelScope
 from indelible.content import Message, encode
 from indelible.errors import ModelFailed
-from indelible.loop.hooks import Hooks
+from indelible.loop.host import Hooks
+from indelible.loop.options import TurnSetup
 from indelible.loop.prompt.build import build_prompt, mark_cache
 from indelible.loop.prompt.compact import add_sizes, should_compact, summarise
 from indelible.loop.prompt.response_chain import Chain
-from indelible.loop.setup import TurnSetup
 from indelible.models.failures.classify import overflowed
 from indelible.models.protocol import Call, CallOptions, PromptMessage, traits_of
 

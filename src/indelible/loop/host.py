@@ -22,10 +22,32 @@ tool does not start before `record` of its start has returned. The host does not
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Sequence
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from datetime import datetime
+from typing import Any, Literal
 
-from indelible.content import File, Message, Part, ToolResult, ToolSpec, ToolStarted
-from indelible.loop.result import FinishedStep
+import msgspec
+from msgspec.structs import replace
+
+from indelible.clock import Clock
+from indelible.concurrency.scope import CancelScope
+from indelible.concurrency.tasks import GracefulTask, wait_uncancelled
+from indelible.content import (
+    Block,
+    File,
+    FinishReason,
+    Message,
+    Part,
+    PartialReason,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    ToolStarted,
+    Usage,
+)
+from indelible.content.assemble import PartAssembler, conclude, to_messages
 from indelible.models.retry import RetryEvent
 from indelible.tools.tool import ToolCallRecord
 from indelible.tools.toolset import AnyTool
@@ -88,3 +110,157 @@ class TurnHost:
 
     def report_unsaved(self, error: BaseException) -> Awaitable[None] | None:
         """The save after an interrupt failed. The turn has ended nevertheless: the user asked for that."""
+
+
+Hook = Callable[..., Any]
+"""A method or function, plain or async."""
+
+
+async def call_shielded(scope: CancelScope, hook: Hook, *arguments: Any) -> Any:
+    """Call something that must complete. Returns its result, or raises its error."""
+    answer = hook(*arguments)
+    if not inspect.isawaitable(answer):
+        return answer
+    task = asyncio.create_task(_as_coroutine(answer))
+    await wait_uncancelled(task, scope)
+    return task.result()
+
+
+class Hooks:
+    """Calls on behalf of one turn, whose scope says whether it was stopped."""
+
+    def __init__(self, scope: CancelScope, *, clock: Clock, grace_s: float) -> None:
+        self._scope = scope
+        self._clock = clock
+        self._grace_s = grace_s
+
+    async def call_shielded(self, hook: Hook, *arguments: Any) -> Any:
+        """Call something that must complete. Returns its result, or raises its error."""
+        return await call_shielded(self._scope, hook, *arguments)
+
+    async def call_cancellable(self, hook: Hook, *arguments: Any) -> Any:
+        """Call something that a stop may cancel; then the cause of the scope is raised."""
+        self._scope.check()
+        answer = hook(*arguments)
+        if not inspect.isawaitable(answer):
+            return answer
+        name = getattr(hook, "__name__", "hook")
+        task = GracefulTask(_as_coroutine(answer), name=name, grace_s=self._grace_s, clock=self._clock)
+        forget = self._scope.on_cancel(task.cancel)
+        try:
+            await task.wait(self._scope)
+        finally:
+            forget()
+        self._scope.check()
+        return task.task.result()
+
+    @property
+    def cancelled(self) -> bool:
+        return self._scope.cancelled
+
+
+def _as_coroutine(answer: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
+    """Do not wrap a coroutine: an early cancellation of the task would leave it unawaited."""
+    return answer if inspect.iscoroutine(answer) else _await(answer)
+
+
+async def _await(answer: Awaitable[Any]) -> Any:
+    return await answer
+
+
+TurnReason = Literal["stop", "length", "content_filter", "max_steps", "stop_after", "client_tools"]
+
+
+class FinishedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One step, ready to be saved: `blocks == finalize(assemble(parts), reason, ended_at)`.
+
+    `index` counts from 1 in the turn. `last` says that the turn ends with this step, `awaiting` names
+    the calls that the client has to answer before it can continue. `reason` says why the step was interrupted, and
+    `partial` that it has visible output: thinking alone is not a partial reply.
+    `provider_response_id` is set only for a complete step that the provider was asked to store. `assembler` holds
+    the model's stream: a stop before the step is saved concludes it again.
+    """
+
+    index: int
+    blocks: list[Block]
+    last: bool = False
+    awaiting: list[ToolCall] = []
+    partial: bool = False
+    reason: PartialReason | None = None
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+    context_limit: int | None = None
+    provider: str | None = None
+    model: str | None = None
+    provider_response_id: str | None = None
+    attempt: int = 1
+    started_at: datetime | None = None
+    first_part_s: float | None = None
+    ended_at: datetime | None = None
+    assembler: PartAssembler | None = None
+
+    def messages(self) -> list[Message]:
+        """The step as history holds it: [assistant], or [assistant, tool]."""
+        return to_messages(
+            self.blocks,
+            partial=self.partial,
+            reason=self.reason,
+            provider=self.provider,
+            model=self.model,
+            response_id=self.provider_response_id,
+        )
+
+    def interrupt(self) -> FinishedStep:
+        """The same step after a stop that came before its save: calls that will get no result are answered."""
+        if self.assembler is None:
+            return replace(self, reason="interrupted")
+        concluded = conclude(self.assembler, "interrupted", self.ended_at)
+        return replace(
+            self,
+            blocks=concluded.blocks,
+            last=True,
+            awaiting=[],
+            partial=concluded.partial,
+            reason=concluded.reason,
+            provider_response_id=self.provider_response_id if concluded.whole else None,
+        )
+
+
+class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """How a turn ended. `messages` are those it added, `steps` its steps, including the unsaved `step`."""
+
+    messages: list[Message] = []
+    steps: list[FinishedStep] = []
+    step: FinishedStep | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens of all steps, as far as they are known."""
+        return sum((step.usage for step in self.steps if step.usage is not None), Usage())
+
+
+class TurnCompleted(TurnEnd, frozen=True, kw_only=True):
+    reason: TurnReason
+
+
+class TurnAwaitingClient(TurnEnd, frozen=True, kw_only=True):
+    calls: list[ToolCall]
+    reason: TurnReason = "client_tools"
+
+
+class TurnInterrupted(TurnEnd, frozen=True, kw_only=True):
+    """`tried`: one save has already failed because the stop came first. Only one more is tried."""
+
+    tried: bool = False
+
+
+class TurnFailed(TurnEnd, frozen=True, kw_only=True):
+    error: Exception
+
+
+class TurnShutDown(TurnEnd, frozen=True, kw_only=True):
+    pass
+
+
+class TurnLeaseLost(TurnEnd, frozen=True, kw_only=True):
+    error: Exception

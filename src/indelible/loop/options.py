@@ -14,12 +14,14 @@ import msgspec
 
 from indelible.clock import Clock, SystemClock
 from indelible.content import Message, Part
+from indelible.ids import new_id
 from indelible.loop.attempt import ReplyLimits
+from indelible.loop.host import TurnHost
 from indelible.metrics import NO_METRICS, Metrics
-from indelible.models.protocol import CallOptions
+from indelible.models.protocol import CallOptions, Model
 from indelible.models.retry import RetryPolicy
 from indelible.tools.run import ToolLimits
-from indelible.tools.toolset import AnyTool
+from indelible.tools.toolset import AnyTool, Toolset, name_of
 
 Summarise = Callable[[list[Message]], Message | Awaitable[Message | None] | None]
 ToolNames = Iterable[str | AnyTool]
@@ -92,4 +94,35 @@ class TurnOptions(msgspec.Struct, frozen=True, kw_only=True):
             keep_alive_timeout_s=self.keep_alive_timeout_s,
             max_characters=self.reply_max_characters,
             grace_s=self.tool_limits.grace_s,
+        )
+
+
+class TurnSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """`toolset`, `stop_after`, `context_limit` and `turn_id` are resolved from the options; the rest is as given."""
+
+    model: Model
+    messages: list[Message]
+    host: TurnHost
+    options: TurnOptions
+    toolset: Toolset
+    stop_after: frozenset[str]
+    context_limit: int | None
+    turn_id: str
+
+    @classmethod
+    def make(
+        cls, model: Model, messages: list[Message], host: TurnHost, tools: Iterable[AnyTool], options: TurnOptions
+    ) -> TurnSetup:
+        own_limit = model.context_limit
+        return cls(
+            model=model,
+            messages=messages,
+            host=host,
+            options=options,
+            toolset=Toolset(
+                tools, active=options.active_tools, client=options.client_tools, exclusive=options.exclusive
+            ),
+            stop_after=frozenset(map(name_of, options.stop_after)),
+            context_limit=options.context_limit_fallback if own_limit is None else own_limit,
+            turn_id=options.turn_id or new_id("turn"),
         )

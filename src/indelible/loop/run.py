@@ -19,10 +19,8 @@ from collections.abc import Iterable, Sequence
 
 from indelible.concurrency.scope import CancelScope
 from indelible.content import Message
-from indelible.loop.host import TurnHost
-from indelible.loop.options import TurnOptions
-from indelible.loop.result import TurnEnd
-from indelible.loop.setup import TurnSetup
+from indelible.loop.host import TurnEnd, TurnHost
+from indelible.loop.options import TurnOptions, TurnSetup
 from indelible.loop.turn import Turn
 from indelible.models.protocol import Model
 from indelible.tools.toolset import AnyTool

@@ -6,14 +6,28 @@ the output of the model and the tools, decides whether the turn ends with the st
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import datetime
+from typing import Any, Final
 
+from indelible.concurrency.scope import CancelScope, Cause
 from indelible.content import PartialReason, ToolCall
 from indelible.content.assemble import PartAssembler, conclude
+from indelible.errors import Interrupted, Lost
+from indelible.logs import get_logger
 from indelible.loop.attempt import AdoptedAttempt, Attempt
-from indelible.loop.result import FinishedStep, TurnReason
-from indelible.loop.setup import TurnSetup
+from indelible.loop.host import (
+    FinishedStep,
+    TurnEnd,
+    TurnHost,
+    TurnInterrupted,
+    TurnLeaseLost,
+    TurnReason,
+    TurnShutDown,
+    call_shielded,
+)
+from indelible.loop.options import TurnSetup
 from indelible.loop.thinking.splitter import SplitterState
 from indelible.models.protocol import Call
 
@@ -96,3 +110,99 @@ class Step:
         if any(result and not result.is_error and result.name in self._setup.stop_after for result in results):
             return "stop_after"
         return "max_steps" if last_allowed else None
+
+
+_log: Final = get_logger(__name__)
+
+
+SaveEnd = Callable[[TurnEnd], Awaitable[Any] | Any]
+"""Saves an end and its last step, if there is one. It receives every end except that of a lost lease."""
+
+
+async def save_end(end: TurnEnd, save: SaveEnd, *, scope: CancelScope, host: TurnHost | None = None) -> TurnEnd:
+    """Save how a turn ended; returns the actual end, because a stop may have arrived meanwhile.
+
+    Raises what `save` raised, unless the turn is being interrupted, and `CancelledError` if the task was cancelled.
+    """
+    host = host or TurnHost()
+    if isinstance(end, TurnLeaseLost):
+        return end
+    if _has_lost_lease(scope):
+        return _lose(end, scope.error())
+    if scope.cause is Cause.SHUTDOWN:
+        end = _name_cause(end, scope)
+    try:
+        await call_shielded(scope, save, end)
+    except (Exception, asyncio.CancelledError) as error:
+        end = await _handle_failure(end, error, save, scope=scope, host=host)
+    return _name_cause(end, scope)
+
+
+async def _handle_failure(
+    end: TurnEnd, error: BaseException, save: SaveEnd, *, scope: CancelScope, host: TurnHost
+) -> TurnEnd:
+    """The first save failed: try once more if a stop caused that; otherwise the error goes to the runner."""
+    if isinstance(error, Lost) or _has_lost_lease(scope):
+        return _lose(end, error if isinstance(error, Exception) else scope.error())
+    if isinstance(error, Interrupted) and scope.cause is Cause.SHUTDOWN:
+        return TurnShutDown(messages=end.messages, steps=end.steps)
+    if isinstance(error, asyncio.CancelledError) and not scope.interrupted:
+        raise error
+    if isinstance(end, TurnInterrupted):
+        if end.tried or not isinstance(error, Interrupted):
+            await _report(error, scope=scope, host=host)
+            return end
+    elif not isinstance(error, Interrupted) and not scope.interrupted:
+        raise error
+    end = interrupt(end)
+    try:
+        await call_shielded(scope, save, end)
+    except Lost as lost:
+        return _lose(end, lost)
+    except (Exception, asyncio.CancelledError) as second:
+        if isinstance(second, asyncio.CancelledError) and not scope.interrupted:
+            raise
+        if not _has_lost_lease(scope):
+            await _report(second, scope=scope, host=host)
+    return end
+
+
+def interrupt(end: TurnEnd) -> TurnInterrupted:
+    """The same end, interrupted: for a stop that arrived before it was saved."""
+    if isinstance(end, TurnInterrupted):
+        return end
+    step = end.step.interrupt() if end.step is not None else None
+    steps = end.steps if step is None else [*end.steps[:-1], step]
+    messages = end.messages
+    if end.step is not None and step is not None:
+        messages = [*end.messages[: len(end.messages) - len(end.step.messages())], *step.messages()]
+    return TurnInterrupted(messages=messages, steps=steps, step=step)
+
+
+def _name_cause(end: TurnEnd, scope: CancelScope) -> TurnEnd:
+    """If a stop arrived during the save, everything is saved, and the turn has ended for that cause."""
+    match scope.cause:
+        case Cause.LEASE_LOST:
+            return _lose(end, scope.error())
+        case Cause.SHUTDOWN if not isinstance(end, TurnInterrupted):
+            return TurnShutDown(messages=end.messages, steps=end.steps)
+        case Cause.INTERRUPTED if not isinstance(end, TurnInterrupted):
+            return TurnInterrupted(messages=end.messages, steps=end.steps)
+        case _:
+            return end
+
+
+def _has_lost_lease(scope: CancelScope) -> bool:
+    return scope.cause is Cause.LEASE_LOST
+
+
+def _lose(end: TurnEnd, error: Exception) -> TurnEnd:
+    return end if isinstance(end, TurnLeaseLost) else TurnLeaseLost(error=error)
+
+
+async def _report(error: BaseException, *, scope: CancelScope, host: TurnHost) -> None:
+    _log.error("the reply could not be saved after the stop: %r", error)
+    try:
+        await call_shielded(scope, host.report_unsaved, error)
+    except Exception:
+        _log.exception("report_unsaved failed")

@@ -33,21 +33,21 @@ from indelible.content.assemble import OUTCOME_UNKNOWN, append_progress
 from indelible.errors import Interrupted, Lost, ModelFailed, Shutdown
 from indelible.loop.attempt import AdoptedAttempt, Attempt
 from indelible.loop.context import Context
-from indelible.loop.hooks import Hooks
-from indelible.loop.host import TurnHost
-from indelible.loop.normalize import Normalizer
-from indelible.loop.result import (
+from indelible.loop.host import (
     FinishedStep,
+    Hooks,
     TurnAwaitingClient,
     TurnCompleted,
     TurnEnd,
     TurnFailed,
+    TurnHost,
     TurnInterrupted,
     TurnLeaseLost,
     TurnReason,
     TurnShutDown,
 )
-from indelible.loop.setup import TurnSetup
+from indelible.loop.normalize import Normalizer
+from indelible.loop.options import TurnSetup
 from indelible.loop.step import Step
 from indelible.loop.thinking.splitter import SplitterState
 from indelible.models.failures.classify import filtered

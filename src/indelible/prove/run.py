@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from indelible.client.client import Client
 from indelible.errors import IndelibleError
-from indelible.files.place import DATABASE, find_directory
+from indelible.files.bytes import DATABASE, find_directory
 from indelible.prove.budget import KillBudget
 from indelible.prove.checks import check_chat
 from indelible.prove.checks.evidence import Evidence, Fault

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from indelible.models.http.recording_hook import HttpResponse
+from indelible.models.http.hooks import HttpResponse
 from indelible.redaction.bodies import KEPT_BYTES, MAX_WHOLE_BYTES, begins_like_document, redact_body
 from indelible.redaction.known import NO_SECRETS, KnownSecrets
 

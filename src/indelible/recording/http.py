@@ -31,7 +31,7 @@ from typing import Final
 
 import msgspec
 
-from indelible.models.http.recording_hook import Answer, HttpRequest, HttpResponse
+from indelible.models.http.hooks import Answer, HttpRequest, HttpResponse
 from indelible.recording.body import (
     MAX_ANSWER_BYTES,
     UNEXPECTED_END,

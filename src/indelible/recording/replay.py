@@ -22,12 +22,12 @@ from indelible.api.records import AttemptRecord
 from indelible.clock import Clock, SystemClock
 from indelible.content import Block, Message, Text, ToolResult, Usage
 from indelible.errors import Invalid, ModelFailed
+from indelible.loop.host import TurnFailed
 from indelible.loop.options import TurnOptions
-from indelible.loop.result import TurnFailed
 from indelible.loop.run import run
 from indelible.models.catalog import make_wire_format
+from indelible.models.http.hooks import Answer, HttpRequest
 from indelible.models.http.http_model import HttpModel
-from indelible.models.http.recording_hook import Answer, HttpRequest
 from indelible.models.profile import find_profile
 from indelible.models.retry import RetryPolicy
 from indelible.redaction.bodies import GAP

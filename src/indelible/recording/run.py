@@ -1,6 +1,6 @@
 """One open run: the reports of the worker and the HTTP client, in order.
 
-Entering a run makes it the `recording` of its task (models/http/recording_hook.py). Every exchange becomes an attempt
+Entering a run makes it the `recording` of its task (models/http/hooks.py). Every exchange becomes an attempt
 of the open step; an exchange while no step is open (a summary) belongs to the step that follows. In mode `all`,
 records are published to the recorder (recorder.py) at once.
 
@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from indelible.api.records import Record, RunRecord, RunStatus, StepRecord
 from indelible.api.shapes import DebugMode
 from indelible.clock import Clock
-from indelible.models.http.recording_hook import Exchange, HttpRequest, RecordingHook, recording
+from indelible.models.http.hooks import Exchange, HttpRequest, RecordingHook, recording
 from indelible.recording.exchange_log import ExchangeLog, ExchangeRecord
 from indelible.recording.http import ExchangeLogHook
 from indelible.redaction.headers import redact_line
@@ -85,7 +85,7 @@ class _Step:
 
 
 class RecordedRun:
-    """One open run: the `RecordingHook` of models/http/recording_hook.py, and the run log of the worker."""
+    """One open run: the `RecordingHook` of models/http/hooks.py, and the run log of the worker."""
 
     _run: RunRecord
 

@@ -3,7 +3,7 @@
 There are two questions, asked at different times. A *name* is judged when an exchange is recorded: whatever stands
 under a sensitive header, JSON key or query parameter is hidden before it reaches the database. A *value* that looks
 like a key (`sk-…`, `Bearer …`, a JWT) is hidden when a record is exported or shown, and in the failure texts that
-people read (models/failures/text.py), by the dozen plain patterns below. Not earlier: what people themselves wrote
+people read (models/failures/facts.py), by the dozen plain patterns below. Not earlier: what people themselves wrote
 stands in the messages of the same database, so a search of it at record time would guard nothing.
 
 A name is sensitive in any spelling (`apiKey`, `API-KEY`, `api key`). Counters are not: `input_tokens` is a number that

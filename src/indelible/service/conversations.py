@@ -35,12 +35,12 @@ from msgspec.structs import replace
 from indelible.api.events import Position
 from indelible.api.shapes import Accepted, ChatMessage
 from indelible.content import Block, Message, ToolResult, ToolSpec, encode
-from indelible.content.title import extract_title, find_first_words
+from indelible.content.messages import extract_title, find_first_words
 from indelible.errors import Invalid, NotAllowed, NotFound, Refused
 from indelible.feed import Cursors
 from indelible.ids import ULID, derive_id, is_id, new_id
 from indelible.machine import commands
-from indelible.models.parameters import check_parameters
+from indelible.models.protocol import check_parameters
 from indelible.service.command_results import describe_accepted
 from indelible.service.inputs import IfBusy, to_blocks
 from indelible.service.local import LocalService

@@ -1,7 +1,7 @@
 """Every use case of files, for one user, in process.
 
 `FileService` is beside `ChatService` (protocol.py) and is its `files`. Two classes implement it: `LocalFiles` here, and
-`RemoteFiles` (client/files.py) over HTTP; `User` (app/user.py) is written against the protocol alone. A file of another
+`RemoteFiles` (client/files.py) over HTTP; `User` (app/app.py) is written against the protocol alone. A file of another
 user is `NotFound`, exactly as one that does not exist, unless a chat that shows it is shared (access/file_access.py).
 
 An upload takes a function that opens the stream, not the stream itself: a client whose connection broke sends the bytes

@@ -48,14 +48,14 @@ from indelible.api.shapes import (
 )
 from indelible.concurrency.readings import Readings
 from indelible.content import ToolResult, ToolSpec, encode
-from indelible.content.title import extract_title
+from indelible.content.messages import extract_title
 from indelible.errors import Invalid, NotFound, RateLimited
 from indelible.feed import Cursors, Feed, Reader
 from indelible.files.protocol import FileStore
 from indelible.ids import new_id
 from indelible.machine import commands
 from indelible.machine.commands import Command, SendCommand
-from indelible.models.parameters import check_parameters
+from indelible.models.protocol import check_parameters
 from indelible.recording.storage.protocol import RecordStore
 from indelible.service.access.chat_access import Access
 from indelible.service.access.guests import show_chat, show_event, show_messages, show_tree

@@ -24,9 +24,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text as StyledText
 
+from indelible.app.app import User
 from indelible.app.chat import Chat
 from indelible.app.compose import open_app
-from indelible.app.user import User
 from indelible.clock import Clock
 from indelible.models.providers.demo.model import DemoModel
 from indelible.settings import Settings

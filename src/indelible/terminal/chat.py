@@ -29,8 +29,8 @@ from rich.console import Console
 from rich.text import Text as StyledText
 
 from indelible.api.shapes import Accepted, ChatMessage, StoredFile
+from indelible.app.app import User
 from indelible.app.chat import Chat
-from indelible.app.user import User
 from indelible.clock import Clock
 from indelible.content import File, Role
 from indelible.content.blocks import text_of

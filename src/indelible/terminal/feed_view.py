@@ -24,8 +24,8 @@ import msgspec
 
 from indelible.api.events import FeedEvent, LiveReply
 from indelible.api.shapes import Accepted
+from indelible.app.app import User
 from indelible.app.chat import Chat
-from indelible.app.user import User
 from indelible.clock import Clock
 from indelible.content import (
     Block,

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from indelible.api.shapes import ChatSummary
+from indelible.app.app import User
 from indelible.app.chat import Chat
-from indelible.app.user import User
 from indelible.errors import NotFound
 from indelible.service.protocol import MAX_PAGE
 from indelible.terminal.markdown import disarm

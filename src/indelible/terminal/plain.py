@@ -25,8 +25,8 @@ from datetime import datetime
 from typing import Final, TextIO
 
 from indelible.api.shapes import Accepted
+from indelible.app.app import User
 from indelible.app.chat import Chat
-from indelible.app.user import User
 from indelible.clock import Clock
 from indelible.content import Part, TextDelta, ToolResult
 from indelible.errors import Invalid

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from indelible.api.shapes import ChatSummary, UsagePage
-from indelible.app.user import User
+from indelible.app.app import User
 from indelible.terminal.listing import describe_chats, find_chat
 from indelible.terminal.markdown import disarm
 

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from types import SimpleNamespace, UnionType
 from typing import Annotated, Any, Final, Protocol, Union, get_args, get_origin, get_type_hints
 
@@ -327,3 +328,45 @@ def _to_line(text: str) -> str:
     """One short line: a field's name may be anything that the model invented."""
     line = " ".join(text.split())
     return line if len(line) <= _MAX_PROBLEM_CHARACTERS else line[:_MAX_PROBLEM_CHARACTERS] + "..."
+
+
+_HEADING: Final = re.compile(r"(Args|Arguments|Parameters):\s*")
+
+
+_ENTRY: Final = re.compile(r"\s+(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
+
+
+def split_docstring(docstring: str, parameters: Collection[str]) -> tuple[str, dict[str, str]]:
+    """The description without its `Args:` section, and that section as {parameter: text}."""
+    lines = docstring.splitlines()
+    start = next((number for number, line in enumerate(lines) if _HEADING.fullmatch(line)), None)
+    if start is None:
+        return docstring, {}
+    end = start + 1
+    while end < len(lines) and (not lines[end].strip() or lines[end][0].isspace()):
+        end += 1
+    entries = _read_entries([line for line in lines[start + 1 : end] if line.strip()])
+    if not entries or not set(entries) <= set(parameters):
+        return docstring, {}
+    before, after = "\n".join(lines[:start]).strip(), "\n".join(lines[end:]).strip()
+    return "\n\n".join(filter(None, (before, after))), entries
+
+
+def _read_entries(lines: list[str]) -> dict[str, str]:
+    """The entries by name; empty when a line is neither an entry nor indented below one."""
+    entries: dict[str, str] = {}
+    name = ""
+    for line in lines:
+        if _indent_of(line) > _indent_of(lines[0]) and name:
+            entries[name] = f"{entries[name]} {line.strip()}".strip()
+            continue
+        entry = _ENTRY.fullmatch(line)
+        if entry is None or _indent_of(line) < _indent_of(lines[0]):
+            return {}
+        name = entry[1]
+        entries[name] = entry[2].strip()
+    return entries
+
+
+def _indent_of(line: str) -> int:
+    return len(line) - len(line.lstrip())

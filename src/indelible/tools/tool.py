@@ -37,9 +37,15 @@ from typing_extensions import ParamSpec, TypeVar
 
 from indelible.concurrency.scope import CancelScope
 from indelible.content import TOOL_NAME, ToolSpec
-from indelible.tools.docstring import split_docstring
 from indelible.tools.output import render_output
-from indelible.tools.schema import Arguments, BadArguments, NamedArguments, WholeObject, find_definition
+from indelible.tools.schema import (
+    Arguments,
+    BadArguments,
+    NamedArguments,
+    WholeObject,
+    find_definition,
+    split_docstring,
+)
 
 __all__ = ["BadArguments", "Tool", "ToolCallRecord", "ToolContext", "tool"]
 

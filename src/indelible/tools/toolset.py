@@ -13,11 +13,16 @@ Must stay true (tests/tools/test_toolset.py). Running what is to be run is run.p
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from indelible.content import ToolCall, ToolSpec
+from indelible.errors import Invalid
 from indelible.tools.schema import parse_arguments
 from indelible.tools.tool import BadArguments, Tool, tool
 
@@ -146,3 +151,43 @@ def name_of(given: str | AnyTool) -> str:
     if isinstance(given, Tool | ToolSpec):
         return given.name
     return given.__name__
+
+
+def load_tools(names: Iterable[str], *, option: str = "--tools") -> list[Tool | ToolSpec]:
+    """The tools of these names, in order. Raises `Invalid` with what is wrong."""
+    tools = [found for name in names for found in _load(name, option)]
+    for tool_name, count in Counter(found.name for found in tools).items():
+        if count > 1:
+            raise Invalid(f"{option}: there are two tools named {tool_name}. Rename one of them.")
+    return tools
+
+
+def _load(name: str, option: str) -> list[Tool | ToolSpec]:
+    module_name, separator, attribute = name.partition(":")
+    if not separator or not module_name or not attribute:
+        raise Invalid(f"{option} {name}: write it as package.module:NAME.")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise Invalid(f"{option} {name}: there is no module {error.name}.") from error
+    except Exception as error:
+        raise Invalid(f"{option} {name}: the module cannot be imported: {type(error).__name__}: {error}") from error
+    if not hasattr(module, attribute):
+        raise Invalid(f"{option} {name}: the module {module_name} has no {attribute}.")
+    found = getattr(module, attribute)
+    listed = list(found) if isinstance(found, list | tuple) else [found]
+    return [_check(name, option, given) for given in listed]
+
+
+def _check(name: str, option: str, given: Any) -> Tool | ToolSpec:
+    if isinstance(given, Tool | ToolSpec):
+        return given
+    if not callable(given):
+        raise Invalid(f"{option} {name}: {given!r} is neither a tool nor a function.")
+    try:
+        return tool(given)
+    except (TypeError, ValueError) as error:
+        raise Invalid(f"{option} {name}: {error}") from error

@@ -1,7 +1,7 @@
 """Answering one chat: turn after turn, as long as this worker holds it.
 
 The runner is the error boundary of a chat: an error in a turn ends the turn, visibly, and never leaves the chat running
-without a worker. A turn has one end (loop/result.py), and only `_write_end` turns that end into a command: exactly one.
+without a worker. A turn has one end (loop/host.py), and only `_write_end` turns that end into a command: exactly one.
 The scope names why a turn was cut short; nothing here infers the cause from an exception. After a lost lease nothing is
 written: another worker holds the chat.
 
@@ -19,9 +19,7 @@ from indelible.api.records import RunKind
 from indelible.concurrency.scope import CancelScope, Cause
 from indelible.errors import Interrupted, Lost, ModelFailed, NotFound, Shutdown
 from indelible.logs import get_logger, log_context
-from indelible.loop.options import TurnOptions
-from indelible.loop.prompt.compact import add_sizes
-from indelible.loop.result import (
+from indelible.loop.host import (
     TurnAwaitingClient,
     TurnCompleted,
     TurnEnd,
@@ -31,18 +29,19 @@ from indelible.loop.result import (
     TurnReason,
     TurnShutDown,
 )
+from indelible.loop.options import TurnOptions
+from indelible.loop.prompt.compact import add_sizes
 from indelible.loop.run import run
-from indelible.loop.save import save_end
+from indelible.loop.step import save_end
 from indelible.machine.effects import ReplyLimit
 from indelible.machine.states import Status
-from indelible.models.http.reading_pace import reading_pace
+from indelible.models.http.hooks import reading_pace
 from indelible.models.retry import RetryPolicy
 from indelible.store.queries.open_turn import Held, OpenWork
 from indelible.tools.run import ToolLimits
 from indelible.tools.tool import ToolTurn, tool_turn
 from indelible.tools.toolset import AnyTool, name_of
 from indelible.tracing import span
-from indelible.worker.compaction import Compaction, TurnCompacted
 from indelible.worker.dependencies import RunLog, WorkerDependencies
 from indelible.worker.pulse import Pulse
 from indelible.worker.resume import (
@@ -56,6 +55,7 @@ from indelible.worker.resume import (
     plan_call,
     plan_turn,
 )
+from indelible.worker.summaries import Compaction, TurnCompacted
 from indelible.worker.turn_writer import OutOfStep, TurnWriter
 
 _log: Final = get_logger(__name__)

@@ -32,9 +32,8 @@ from indelible.concurrency.scope import CancelScope, Cause
 from indelible.content import File, Message, Part, PartialReason, ToolProgress, ToolResult, ToolStarted
 from indelible.errors import LeaseLost
 from indelible.logs import set_log_attempt
-from indelible.loop.host import TurnHost
+from indelible.loop.host import FinishedStep, TurnHost
 from indelible.loop.prompt.compact import describe_sizes
-from indelible.loop.result import FinishedStep
 from indelible.machine.commands import (
     AnnounceRetry,
     AwaitAction,

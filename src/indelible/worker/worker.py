@@ -34,7 +34,7 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from indelible.concurrency.scope import CancelScope
-from indelible.content.title import find_first_words
+from indelible.content.messages import find_first_words
 from indelible.errors import Lost, NotFound, Refused, Shutdown, StoreFailed, TestBroken
 from indelible.ids import new_id
 from indelible.logs import get_logger, log_context
@@ -45,9 +45,9 @@ from indelible.store.payloads import ChatPatch, Failure
 from indelible.store.queries.open_turn import Held, OpenWork
 from indelible.worker.chat_runner import BROKEN, ChatRunner
 from indelible.worker.dependencies import WorkerDependencies
-from indelible.worker.list_upkeep import ListUpkeep
 from indelible.worker.pulse import Pulse
-from indelible.worker.titles import make_title
+from indelible.worker.summaries import make_title
+from indelible.worker.upkeep import ListUpkeep
 
 T = TypeVar("T")
 _log: Final = get_logger(__name__)

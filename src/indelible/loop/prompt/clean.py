@@ -21,6 +21,9 @@ is returned unchanged; cleaning is idempotent.
 
 from __future__ import annotations
 
+import re
+import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -29,7 +32,6 @@ from msgspec.structs import replace
 
 from indelible.content import Block, File, Message, Metadata, Reasoning, Source, Text, ToolCall, ToolResult, encode
 from indelible.content.unicode import clean_text
-from indelible.loop.prompt.call_ids import CallIds, make_legal_name
 
 COMPACTION: Final = "compaction"
 """The metadata key that marks a summary (build.py). It is our own, so it is never sent to a provider."""
@@ -234,3 +236,63 @@ def _is_encodable(value: Any) -> bool:
     except (UnicodeEncodeError, TypeError, RecursionError, msgspec.MsgspecError):
         return False
     return True
+
+
+UNKNOWN_NAME: Final = "unknown_tool"
+
+
+UNKNOWN_ID: Final = "call"
+
+
+_ILLEGAL_IN_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+class _Limits(msgspec.Struct, frozen=True):
+    illegal_in_id: re.Pattern[str]
+    max_id_chars: int
+    max_name_chars: int
+
+
+_ANTHROPIC: Final = _Limits(re.compile(r"[^a-zA-Z0-9_-]"), max_id_chars=sys.maxsize, max_name_chars=128)
+
+
+_OPENAI: Final = _Limits(re.compile(r"[^!-~]"), max_id_chars=40, max_name_chars=64)
+
+
+def _limits_of(provider: str) -> _Limits:
+    return _ANTHROPIC if provider == "anthropic" else _OPENAI
+
+
+def make_legal_name(name: str, *, provider: str) -> str:
+    """`name` if the provider accepts it, else the nearest legal name."""
+    return _ILLEGAL_IN_NAME.sub("_", name)[: _limits_of(provider).max_name_chars] or UNKNOWN_NAME
+
+
+class CallIds:
+    """The call ids of one prompt."""
+
+    def __init__(self, *, provider: str) -> None:
+        self._limits = _limits_of(provider)
+        self._used: set[str] = set()
+        self._copies: Counter[str] = Counter()
+
+    def claim(self, wished: str) -> bool:
+        """Reserve `wished` unchanged, if it is legal and free. For ids that may not change."""
+        if not wished or wished in self._used or wished != self._make_legal(wished):
+            return False
+        self._used.add(wished)
+        return True
+
+    def give(self, wished: str) -> str:
+        """Reserve `wished`, or the nearest id that is legal and free."""
+        legal = self._make_legal(wished)
+        given = legal
+        while given in self._used:
+            self._copies[legal] += 1
+            ending = f"_{self._copies[legal] + 1}"
+            given = legal[: self._limits.max_id_chars - len(ending)] + ending
+        self._used.add(given)
+        return given
+
+    def _make_legal(self, wished: str) -> str:
+        return self._limits.illegal_in_id.sub("_", wished)[: self._limits.max_id_chars] or UNKNOWN_ID

@@ -25,14 +25,14 @@ from msgspec.structs import replace
 
 from indelible.clock import Clock
 from indelible.concurrency.scope import CancelScope
-from indelible.content import Block, File, Message, Source, Text, ToolCall, ToolResult, encode
+from indelible.content import Block, File, Message, Part, Source, Text, ToolCall, ToolResult, encode, text_of
 from indelible.content.unicode import clean_text, clean_value
 from indelible.errors import ModelFailed
-from indelible.loop.ask_once import ask_once
-from indelible.loop.attempt import ReplyLimits
+from indelible.loop.attempt import Attempt, ReplyLimits
+from indelible.loop.normalize import Normalizer
 from indelible.loop.prompt.build import from_newest_compaction, is_summary
 from indelible.loop.prompt.clean import COMPACTION
-from indelible.models.protocol import Model
+from indelible.models.protocol import Call, Model, PromptMessage
 from indelible.tools.output import cut_text
 
 INSTRUCTION: Final = """\
@@ -198,3 +198,28 @@ def _find_request(counting: Sequence[Message], older: Sequence[Message]) -> Sequ
     if not asked:
         return next((message.blocks[1:] for message in older if is_summary(message)), ())
     return asked[-1].blocks if any(message is asked[-1] for message in older) else ()
+
+
+async def ask_once(
+    model: Model, instruction: str, text: str, *, scope: CancelScope, clock: Clock, limits: ReplyLimits
+) -> str:
+    """The text that the model answers. Raises `ModelFailed`, and the scope's error if it was cancelled."""
+    prompt = [
+        PromptMessage(role="system", blocks=[Text(instruction)]),
+        PromptMessage(role="user", blocks=[Text(text)]),
+    ]
+    attempt = Attempt(
+        model,
+        Call(messages=prompt),
+        scope=scope,
+        normalizer=Normalizer.of(model, clock=clock),
+        publish=_publish_to_nobody,
+        limits=limits,
+        clock=clock,
+    )
+    await attempt.run()
+    return text_of(attempt.assembler.blocks())
+
+
+def _publish_to_nobody(part: Part) -> None:
+    pass

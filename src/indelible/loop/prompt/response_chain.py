@@ -22,8 +22,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from indelible.content import Block, Message, Text, ToolCall
-from indelible.loop.hooks import Hooks
-from indelible.loop.host import TurnHost
+from indelible.loop.host import Hooks, TurnHost
 from indelible.loop.prompt.build import is_summary
 from indelible.models.protocol import CallOptions, Model
 

@@ -30,11 +30,14 @@ from indelible.errors import RETRYABLE, FailureKind, Interrupted, ModelFailed
 from indelible.models.failures.facts import (
     Body,
     Facts,
+    cut_text,
     describe_exception,
+    find_status,
     read_exception,
     read_response,
     read_retry_after_s,
     read_should_retry,
+    scrub_detail,
     trace_lineage,
 )
 from indelible.models.failures.table import (
@@ -46,7 +49,6 @@ from indelible.models.failures.table import (
     is_chain_broken,
     refine_config,
 )
-from indelible.models.failures.text import cut_text, find_status, scrub_detail
 
 MESSAGES: Final[dict[FailureKind, tuple[str, str]]] = {
     "overloaded": ("{provider} is overloaded", "Retry in a few minutes, or choose another model."),

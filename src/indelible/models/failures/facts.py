@@ -28,7 +28,7 @@ import msgspec
 
 from indelible.errors import FailureKind
 from indelible.models.failures.table import get_class_kind, is_unreadable_answer, to_code
-from indelible.models.failures.text import cut_text
+from indelible.redaction.patterns import redact_keys
 
 Body = bytes | str | Mapping[str, Any] | None
 
@@ -248,3 +248,68 @@ def _as_date(value: str | None) -> datetime | None:
     except (ValueError, OverflowError):
         return None
     return date if date.tzinfo else date.replace(tzinfo=UTC)
+
+
+MAX_DETAIL_CHARS: Final = 500
+
+
+MAX_READ_CHARS: Final = 8_000
+
+
+_MAX_KEY_CHARS: Final = 400
+
+
+_STATUS: Final = re.compile(
+    r"\b(?:status(?:[ _]code)?(?:[\"']?[ ]?[:=][ ]?|[ ])|http(?:/\d(?:\.\d)?)?[ ])([45]\d\d)\b(?!\.\d)"
+)
+
+
+_HTML_PAGE: Final = re.compile(r"<(?:!doctype|html|head|body)\b", re.IGNORECASE)
+
+
+_HTML_TITLE: Final = re.compile(r"<title[^<>]{0,200}>([^<>]{1,500})", re.IGNORECASE)
+
+
+_TAG: Final = re.compile(r"<[A-Za-z!/?][^<>]*(?:>|$)")
+
+
+_URL: Final = re.compile(r"\b(?:[A-Za-z][A-Za-z0-9+.-]{1,15}://|www\.)[^\s\"<>]+")
+
+
+_OPAQUE: Final = re.compile(r"(?<![\w-])(?=[A-Za-z]*\d)[A-Za-z0-9]{32,}(?![\w-])")
+"""A word that may be anybody's key. In a sentence for people nothing is lost with it."""
+
+
+def cut_text(text: str) -> str:
+    """No more of a text than is ever read, without the word that the cut goes through."""
+    if len(text) <= MAX_READ_CHARS:
+        return text
+    last_space = text.rfind(" ", MAX_READ_CHARS - _MAX_KEY_CHARS, MAX_READ_CHARS)
+    return text[: last_space if last_space >= 0 else MAX_READ_CHARS]
+
+
+def find_status(text: str) -> int | None:
+    """The HTTP status that a bare, lower-case text names, if it does."""
+    found = _STATUS.search(text)
+    return int(found[1]) if found else None
+
+
+def scrub_detail(text: str | None) -> str | None:
+    """What of a provider's own words may be shown to people, or None if that is nothing."""
+    if not text:
+        return None
+    text = _tidy(cut_text(text))
+    if _HTML_PAGE.search(text, 0, 2_000):
+        title = _HTML_TITLE.search(text)
+        text = title[1] if title else ""
+    text = _TAG.sub(" ", text)
+    text = _URL.sub("[link]", text)
+    text = _tidy(_OPAQUE.sub("[removed]", redact_keys(text, "[removed]")))
+    if len(text) > MAX_DETAIL_CHARS:
+        text = text[: MAX_DETAIL_CHARS - 1].rstrip() + "…"
+    return text or None
+
+
+def _tidy(text: str) -> str:
+    """One line, and nothing in it that cannot be seen: a hidden character could cut a key in two."""
+    return "".join(character for character in " ".join(text.split()) if character.isprintable())

@@ -29,7 +29,7 @@ from yarl import URL
 
 from indelible.errors import ModelFailed
 from indelible.loopback import is_loopback
-from indelible.models.http.recording_hook import Answer, HttpRequest, recording
+from indelible.models.http.hooks import Answer, HttpRequest, recording
 
 CONNECT_TIMEOUT_S: Final = 15.0
 _MAX_HEADER_BYTES: Final = 64 * 1024

@@ -21,20 +21,20 @@ How to add a wire format is docs/adding-a-provider.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import aiohttp
 import msgspec
 
 from indelible.clock import Clock
 from indelible.content import Finish, KeepAlive, Part, StreamWarning
-from indelible.content.merge import merge_deltas
+from indelible.content.parts import merge_deltas
 from indelible.errors import ModelFailed
 from indelible.models.failures.classify import classify, classify_response, garbled
-from indelible.models.http.reading_pace import reading_pace
-from indelible.models.http.recording_hook import Answer, HttpRequest, HttpResponse, Sender
+from indelible.models.http.hooks import Answer, HttpRequest, HttpResponse, Sender, reading_pace
 from indelible.models.http.sse import EventTooLarge, SseDecoder, SseEvent
 from indelible.models.profile import Profile
 from indelible.models.protocol import Call
@@ -274,3 +274,31 @@ class HttpModel:
             for form in forms:
                 body = body.replace(form.encode(), b"[removed]")
         return body
+
+
+T = TypeVar("T")
+
+
+def make_decoder(kind: type[T] | Any) -> Callable[[bytes], T]:
+    """Make a decoder for JSON of this type."""
+    decode = msgspec.json.Decoder(kind).decode
+
+    def decode_event(data: bytes) -> T:
+        try:
+            found: T = decode(data)
+        except msgspec.DecodeError:
+            if b"\\ud" not in data.lower():
+                raise
+        except RecursionError as error:
+            raise msgspec.DecodeError("The JSON is nested too deeply.") from error
+        else:
+            return found
+        try:
+            converted: T = msgspec.convert(json.loads(data), kind)
+        except msgspec.MsgspecError:
+            raise
+        except (ValueError, RecursionError) as error:
+            raise msgspec.DecodeError(str(error)) from error
+        return converted
+
+    return decode_event

@@ -19,7 +19,7 @@ from typing import Final
 
 from indelible.content import Text, ToolCall, ToolResult
 from indelible.content.assemble import OUTCOME_UNKNOWN
-from indelible.loop.prompt.pair import NO_RESULT
+from indelible.loop.prompt.build import NO_RESULT
 from indelible.models.protocol import Call
 from indelible.prove.checks.evidence import Fault
 from indelible.prove.checks.prompt_files import find_file_faults

@@ -20,8 +20,7 @@ import signal
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, get_args
 
-from indelible.files.database_bytes import DatabaseWriter
-from indelible.files.directory_bytes import DirectoryWriter
+from indelible.files.bytes import DatabaseWriter, DirectoryWriter
 from indelible.files.sql_files import SqlFiles
 from indelible.machine.commands import Acquire, Command, FinishInterruption
 from indelible.notify import LocalNotifier, PostgresNotifier

@@ -22,7 +22,7 @@ from indelible.api.shapes import NEW_CHAT, ChatPage, CreatedChat, Draft, ExportF
 from indelible.content import encode
 from indelible.errors import Invalid, NotPermitted, TooLarge
 from indelible.feed import ListReader, Reader
-from indelible.models.parameters import check_parameters
+from indelible.models.protocol import check_parameters
 from indelible.service.access.chat_access import Access
 from indelible.service.access.guests import show_event, show_file
 from indelible.service.command_results import describe_copy, describe_nothing

@@ -36,7 +36,7 @@ from typing import Any, Final, Protocol
 from indelible.clock import Clock
 from indelible.concurrency.tasks import Backoff
 from indelible.content import Part, encode
-from indelible.content.merge import merge_deltas
+from indelible.content.parts import merge_deltas
 from indelible.errors import LeaseLost, Shutdown
 from indelible.logs import get_logger
 from indelible.metrics import NO_METRICS, Metrics

@@ -2,7 +2,7 @@
 
 The program's request deletes its chat when the response was delivered. If the client disconnects first, or the process
 ends, nothing would delete the chat. So such a chat has a row here from its creation on, and the workers' upkeep
-archives it some time after its turn (worker/list_upkeep.py): it is out of the way, and nothing is destroyed that a user
+archives it some time after its turn (worker/upkeep.py): it is out of the way, and nothing is destroyed that a user
 may just have begun to use (P10). A chat that a user has continued is that user's, and is not archived.
 
 Must stay true (tests/store/test_ephemeral.py, tests/worker/test_list_upkeep.py).

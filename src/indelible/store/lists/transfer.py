@@ -34,7 +34,7 @@ from indelible.content import (
     decode_blocks,
     encode,
 )
-from indelible.content.title import extract_title
+from indelible.content.messages import extract_title
 from indelible.errors import ChatNotFound, Invalid, NotFound
 from indelible.ids import new_id
 from indelible.machine.states import Status

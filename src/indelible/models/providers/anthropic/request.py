@@ -28,9 +28,8 @@ import msgspec
 
 from indelible.content import Block, File, Metadata, Reasoning, Source, Text, ToolCall, ToolResult, ToolSpec
 from indelible.models.http.http_model import WireRequest
-from indelible.models.parameters import Parameters
 from indelible.models.profile import Profile
-from indelible.models.protocol import Call, PromptMessage
+from indelible.models.protocol import Call, Parameters, PromptMessage
 
 Json = dict[str, Any]
 

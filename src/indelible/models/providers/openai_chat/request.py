@@ -26,9 +26,8 @@ from itertools import groupby
 from typing import Any, Final
 
 from indelible.content import Block, File, Metadata, Reasoning, Text, ToolCall, ToolResult, ToolSpec
-from indelible.models.parameters import Parameters
 from indelible.models.profile import Profile
-from indelible.models.protocol import Call, PromptMessage
+from indelible.models.protocol import Call, Parameters, PromptMessage
 from indelible.models.providers.openai_chat.tool_calls import GIVEN_ID
 
 REASONING_FIELDS: Final = ("reasoning_content", "reasoning")

@@ -43,8 +43,7 @@ from indelible.content import (
 from indelible.content.parts import MAX_TOKENS
 from indelible.errors import ModelFailed
 from indelible.models.failures.classify import classify_response
-from indelible.models.http.http_model import WireRequest
-from indelible.models.http.json_decoding import make_decoder
+from indelible.models.http.http_model import WireRequest, make_decoder
 from indelible.models.http.sse import SseEvent
 from indelible.models.profile import Profile
 from indelible.models.protocol import Call

@@ -29,8 +29,7 @@ import msgspec
 
 from indelible.content import Block, File, Reasoning, Text, ToolCall, ToolResult, ToolSpec
 from indelible.models.http.http_model import WireRequest
-from indelible.models.parameters import Parameters
-from indelible.models.protocol import Call, PromptMessage
+from indelible.models.protocol import Call, Parameters, PromptMessage
 
 Item = dict[str, Any]
 

@@ -9,7 +9,7 @@ delta contained. So a host that drops deltas, or sends none, loses nothing.
 For the way back (request.py) a block's metadata holds: for text, the message's `id` and `phase`; for reasoning, its
 `id` and `encrypted_content`, or nothing if it was not encrypted; for a function call, its `id`, and `custom` if its
 input was plain text; for the provider's own calls, the whole `item`. Those calls are shown under ids of at most 40
-characters, the maximum in a prompt (loop/prompt/call_ids.py); the true id is in the item.
+characters, the maximum in a prompt (loop/prompt/clean.py); the true id is in the item.
 
 A refusal is text and ends the reply as `content_filter`. Every unknown event counts as a sign of life.
 
@@ -40,8 +40,7 @@ from indelible.content import (
 from indelible.content.parts import MAX_TOKENS
 from indelible.errors import ModelFailed
 from indelible.models.failures.classify import classify_response
-from indelible.models.http.http_model import WireRequest
-from indelible.models.http.json_decoding import make_decoder
+from indelible.models.http.http_model import WireRequest, make_decoder
 from indelible.models.http.sse import SseEvent
 from indelible.models.profile import Profile
 from indelible.models.protocol import Call

@@ -13,7 +13,7 @@ from alembic import op
 from sqlalchemy import text
 
 from indelible.content import decode_blocks
-from indelible.content.title import extract_title
+from indelible.content.messages import extract_title
 from indelible.store.database.transaction import clean_label
 
 revision: Final = "0016"

@@ -13,14 +13,15 @@ each event and each row exactly once.
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any, Final
 
 import msgspec
 
-from indelible.api.events import EventBody, EventKind, FeedEvent, MessageAdded, Position
+from indelible.api.events import BEGINNING, EventBody, EventKind, FeedEvent, MessageAdded, Position
 from indelible.content import encode
-from indelible.feed.cursor import Cursors
 from indelible.store.queries.changes import Changes, LoadedRow
 from indelible.store.queries.chat_view import Event
 
@@ -137,3 +138,54 @@ _SHAPES: Final[dict[EventKind, Callable[[Event, dict[str, Any], Changes], Any]]]
     "error": _shape_plainly,
     "chat": _shape_plainly,
 }
+
+
+START: Final = "start"
+"""As a cursor: everything from the beginning."""
+
+
+_MARK_BYTES: Final = 6
+
+
+_LONGEST: Final = 256
+
+
+_LARGEST: Final = 2**63 - 1
+
+
+class _Cursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    mark: bytes
+    seq: int
+    attempt: str | None
+    n: int
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+_decode: Final = msgspec.msgpack.Decoder(_Cursor).decode
+
+
+class Cursors:
+    """Writes and reads the cursors of one chat."""
+
+    def __init__(self, chat_id: str) -> None:
+        self._mark = blake2b(chat_id.encode(), digest_size=_MARK_BYTES).digest()
+
+    def write(self, position: Position) -> str:
+        content = _encode(_Cursor(self._mark, position.seq, position.attempt, position.n))
+        return urlsafe_b64encode(content).rstrip(b"=").decode()
+
+    def read(self, text: str) -> Position | None:
+        """The position of this cursor; None if it is not a cursor of this chat."""
+        if text == START:
+            return BEGINNING
+        if len(text) > _LONGEST or not text.isascii():
+            return None
+        try:
+            cursor = _decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        except (ValueError, msgspec.MsgspecError):
+            return None
+        position = Position(cursor.seq, cursor.attempt, cursor.n)
+        is_possible = 0 <= cursor.seq <= _LARGEST and 0 <= cursor.n <= _LARGEST
+        return position if is_possible and self.write(position) == text else None

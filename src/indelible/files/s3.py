@@ -1,25 +1,23 @@
-"""Bytes in S3-compatible storage (AWS, MinIO, R2, Ceph …), over aiohttp.
+"""AWS Signature Version 4, for requests to S3-compatible storage.
 
-An upload is gathered in a temporary file on disk first, because S3 wants the length and the hash of an object before
-its bytes: memory stays bounded, the body is signed, and an object appears whole or not at all. It can also be sent
-again if the connection breaks. Reading streams, with a range.
+Sixty lines of hashing, and the reason that no SDK is needed: botocore has 25 MB and blocks the event loop, and its
+asyncio wrappers pin it to one version. Here a request has no query, one host, and the hash of its body is known.
 
-The setting has no keys. They come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, as for every
-other S3 program. Objects are addressed by path (`endpoint/bucket/key`), which every server takes.
-
-Must stay true (tests/files/test_s3_bytes.py): every request has the signature that botocore would give it; an
-unfinished upload leaves no object; neither errors nor logs hold a key.
+Must stay true (tests/files/test_s3_bytes.py): botocore computes the same signature for the same request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import hmac
 import os
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import IO, Any, Final, TypeVar
+from datetime import UTC, datetime
+from typing import IO, Any, Final, NamedTuple, TypeVar
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 from yarl import URL
@@ -28,11 +26,66 @@ from indelible.clock import Clock
 from indelible.concurrency.tasks import Backoff, run_to_completion
 from indelible.errors import NotFound, StoredFileNotFound, StoreFailed
 from indelible.files.protocol import CHUNK_BYTES, VARIANT_SUFFIX
-from indelible.files.s3_signature import EMPTY_SHA256, Credentials, escape_path, sign
 from indelible.store.database.tables.enumerations import FilePlace, FileVariant
 
+EMPTY_SHA256: Final = hashlib.sha256(b"").hexdigest()
+_ALGORITHM: Final = "AWS4-HMAC-SHA256"
+
+
+class Credentials(NamedTuple):
+    """The key of a request. It is never shown."""
+
+    access_key: str
+    secret_key: str
+    session_token: str | None = None
+
+    def __repr__(self) -> str:
+        return "Credentials(…)"
+
+
+def sign(
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    *,
+    sha256: str,
+    credentials: Credentials,
+    region: str,
+    now: datetime,
+) -> dict[str, str]:
+    """The headers of the request with its signature. The URL has no query; its path is not escaped yet."""
+    parts = urlsplit(url)
+    at = now.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    signed = {name.lower(): " ".join(value.split()) for name, value in headers.items()}
+    signed |= {"host": parts.netloc, "x-amz-content-sha256": sha256, "x-amz-date": at}
+    if credentials.session_token:
+        signed["x-amz-security-token"] = credentials.session_token
+    names = ";".join(sorted(signed))
+    lines = "".join(f"{name}:{signed[name]}\n" for name in sorted(signed))
+    canonical = f"{method}\n{escape_path(parts.path)}\n\n{lines}\n{names}\n{sha256}"
+    scope = f"{at[:8]}/{region}/s3/aws4_request"
+    text = f"{_ALGORITHM}\n{at}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+    key = f"AWS4{credentials.secret_key}".encode()
+    for word in (at[:8], region, "s3", "aws4_request"):
+        key = hmac.digest(key, word.encode(), "sha256")
+    signature = hmac.digest(key, text.encode(), "sha256").hex()
+    about = f"Credential={credentials.access_key}/{scope}, SignedHeaders={names}, Signature={signature}"
+    return {name: value for name, value in signed.items() if name != "host"} | {
+        "authorization": f"{_ALGORITHM} {about}"
+    }
+
+
+def escape_path(path: str) -> str:
+    """The path as it is signed and sent."""
+    return quote(path, safe="/-_.~")
+
+
 T = TypeVar("T")
+
+
 _ATTEMPTS: Final = 3
+
+
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=60)
 
 

@@ -7,7 +7,7 @@ This module imports no HTTP library, so a recorder need not pay for one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from typing import Final, Protocol
@@ -74,3 +74,10 @@ class RecordingHook(Protocol):
 
 recording: Final[ContextVar[RecordingHook | None]] = ContextVar("recording", default=None)
 """The recorder of this task's exchanges; see the module header."""
+
+
+Pace = Callable[[], Awaitable[None] | None]
+"""Returns what to await before the next read, or None to read at once."""
+
+
+reading_pace: Final[ContextVar[Pace | None]] = ContextVar("reading_pace", default=None)

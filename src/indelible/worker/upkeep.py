@@ -12,13 +12,17 @@ Must stay true (tests/worker/test_list_upkeep.py): a failure is logged and repea
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, Protocol
 
-from indelible.errors import Refused
+from indelible.clock import Clock
+from indelible.errors import Refused, StoreFailed
+from indelible.files.protocol import FileStore
+from indelible.logs import get_logger
 from indelible.machine.commands import Archive
 from indelible.worker.dependencies import WorkerDependencies
 
@@ -72,3 +76,40 @@ class ListUpkeep:
             for chat_id in found:
                 with suppress(Refused):  # somebody has just used or deleted it
                     await self._deps.store.execute(chat_id, Archive())
+
+
+_log: Final = get_logger(__name__)
+
+
+_INTERVAL_S: Final = 600.0
+
+
+_AFTER_FAILURE_S: Final = 30.0
+
+
+class FileSweeper:
+    """Run it as a task. Setting `woken` asks for a sweep now."""
+
+    def __init__(self, files: FileStore, *, clock: Clock, woken: asyncio.Event) -> None:
+        self._files = files
+        self._clock = clock
+        self._woken = woken
+
+    async def run(self) -> None:
+        while True:
+            self._woken.clear()
+            wait_s = _INTERVAL_S
+            try:
+                while await self._files.sweep():
+                    pass
+            except StoreFailed as error:
+                _log.warning("removing deleted files failed and will be retried: %s", error)
+                wait_s = _AFTER_FAILURE_S
+            except Exception:
+                _log.exception("removing deleted files failed and will be retried")
+                wait_s = _AFTER_FAILURE_S
+            timer = self._clock.call_later(wait_s, self._woken.set)
+            try:
+                await self._woken.wait()
+            finally:
+                timer.cancel()
