@@ -25,16 +25,16 @@ from typing import Final, NamedTuple
 PACKAGE: Final = Path(__file__).parent.parent / "src" / "indelible"
 
 AT_MOST: Final[Mapping[str, float]] = {
-    "modules": 490,
-    "lines": 63_000,
+    "modules": 462,
+    "lines": 62_600,
     "lines of the largest module": 500,
-    "modules under 40 lines": 98,
-    "preamble, % of all lines": 18.2,
+    "modules under 40 lines": 96,
+    "preamble, % of all lines": 17.8,
     "modules in circles, with imports inside functions": 2,
     "modules in circles, with those for type checkers too": 12,
 }
 """Rounded a little: a mend of ten lines needs no new figures."""
-AT_LEAST: Final[Mapping[str, float]] = {"median of lines": 96}
+AT_LEAST: Final[Mapping[str, float]] = {"median of lines": 103}
 SLACK: Final = 0.03
 """So much better than its bound a figure may be before somebody has to write it down."""
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support.s3_server import S3Server
 
 from indelible.errors import Invalid, NotFound, StoreFailed
-from indelible.files import directory_bytes
+from indelible.files import bytes as byte_stores
 from indelible.files.bytes import DatabaseBytes, DirectoryBytes, open_bytes
 from indelible.files.protocol import CHUNK_BYTES, ByteStore
 from indelible.files.s3 import Credentials, S3Bytes
@@ -173,7 +173,7 @@ async def test_a_write_that_is_cancelled_repeatedly_ends_before_its_caller(
 ) -> None:
     disk = SlowDisk()
     if place == "directory":
-        monkeypatch.setattr(directory_bytes, "_write_all", lambda file, chunk: disk.write(chunk))
+        monkeypatch.setattr(byte_stores, "_write_all", lambda file, chunk: disk.write(chunk))
         store: ByteStore = DirectoryBytes(tmp_path)
     else:
         monkeypatch.setattr("tempfile.TemporaryFile", lambda: disk)
@@ -186,14 +186,14 @@ async def test_a_write_that_is_cancelled_repeatedly_ends_before_its_caller(
 async def test_a_file_whose_first_write_is_cancelled_while_it_is_opened_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk, create, opened = SlowDisk(), directory_bytes._create, []
+    disk, create, opened = SlowDisk(), byte_stores._create, []
 
     def create_slowly(path: Path) -> int:
         disk.write(b"")
         opened.append(create(path))
         return opened[0]
 
-    monkeypatch.setattr(directory_bytes, "_create", create_slowly)
+    monkeypatch.setattr(byte_stores, "_create", create_slowly)
     writer = DirectoryBytes(tmp_path).open_writer("file_abcd", "content")
     await cancel_repeatedly(disk, asyncio.create_task(writer.write(b"rain")))
     await writer.abort()

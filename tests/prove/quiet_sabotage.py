@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 import pytest
 from msgspec.structs import replace
 
-from indelible.loop.prompt import build, pair
+from indelible.loop.prompt import build
 from indelible.machine.commands import ToolResults
 from indelible.machine.effects import AddNotice
 from indelible.store.commands import finish_attempt
@@ -88,7 +88,7 @@ def forget_results(patch: pytest.MonkeyPatch) -> None:
     def forget(self: Any, _result: Any, *, found_at: Any) -> bool:
         return True
 
-    patch.setattr(pair._OpenCalls, "settle", forget)
+    patch.setattr(build._OpenCalls, "settle", forget)
 
 
 SABOTAGES: Final[dict[Sabotage, str]] = {

@@ -4,7 +4,13 @@ The same class serves chats of this process and chats behind a server: what diff
 (service/protocol.py). Reading is separate from running. Leaving a loop over a reply stops nothing: the reply continues
 and is saved, and `chat.events(after=cursor)` resumes reading it from anywhere.
 
-Must stay true (tests/app/test_same_script.py): the same script gives the same results in process and over HTTP.
+The service lists in pages; a program asks for as many items as it wants, or for all of them (`collect_pages`). Nothing
+is asked for beyond the limit, and the cursor of a page leads to the next one until there is none. The pages stay apart,
+because messages come newest page first with the oldest message of each page first: only the caller knows how to join
+them.
+
+Must stay true: the same script gives the same results in process and over HTTP (tests/app/test_same_script.py); no page
+is larger than the service allows, or than what is still wanted (tests/app/test_collect_pages.py).
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ def load_client_tools(names: list[str] | None) -> list[Any]:
 
 
 def _load_tools(names: list[str] | None, option: str) -> list[Any]:
-    from indelible.tools.toolset import load_tools
+    from indelible.tools.toolset import load_tools  # noqa: PLC0415
 
     try:
         return list(load_tools(names or [], option=option))

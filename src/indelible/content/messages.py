@@ -1,6 +1,10 @@
-"""Messages: the committed rows of a chat, and the JSON of everything in this package.
+"""Messages: the committed rows of a chat, the JSON of everything in this package, and the title of a chat as text.
 
 assemble.py turns parts into the blocks of a message. loop/prompt/build.py selects what a model gets.
+
+A title is one tidy line without Markdown, since it is shown where nothing formats it. A chat gets one with its first
+message, the beginning of what the user wrote, so that no list ever shows a chat without a name. It is provisional: a
+title from the model replaces it (worker/summaries.py), and the user's own replaces both (rule 10.15).
 """
 
 from __future__ import annotations

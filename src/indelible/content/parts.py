@@ -1,7 +1,11 @@
-"""Parts: the pieces of a running stream, from the first token to `finish`.
+"""Parts: the pieces of a running stream, from the first token to `finish`, and merging them.
 
 A complete tool call, tool result, source or file is a block (blocks.py) that arrives in one piece. assemble.py turns
 parts into blocks.
+
+A provider sends a token at a time. Everything after it costs per part and not per character, so several neighbouring
+deltas of one block become one, and `assemble` builds the same blocks from it. They are merged where several are there
+at once: in what was read in one piece (models/http/http_model.py), and in a row of the journal.
 """
 
 from __future__ import annotations

@@ -8,8 +8,14 @@ if the chat is ahead of it (`catch_up`). A superfluous call finds nothing new; t
 Rows that arrive while the channel loads are kept until it knows whether they follow its position. It keeps only a few,
 because it loads a row that it has dropped.
 
-Must stay true (tests/feed/test_channel.py): readers get every step once and in order, wherever the rows came from;
-while rows connect there is no query; a hint costs no query for the position (tests/feed/test_hints.py).
+`Loader` reads one chat as the store has it. A snapshot is the state of the chat and its position at one moment
+(`ChatStore.snapshot`, R9). The steps after a position come from the two logs, in the order of rule 6.2
+(`ChatStore.changes`); events.py builds them.
+
+Must stay true: readers get every step once and in order, wherever the rows came from, and while rows connect there is
+no query (tests/feed/test_channel.py); a hint costs no query for the position (tests/feed/test_hints.py); a snapshot and
+the steps after its position are the whole chat, everything exactly once, and both raise `NotFound` for a deleted chat
+(tests/feed/test_resume.py).
 
 feed.py calls channels; reader.py bounds the cost of a slow reader.
 """

@@ -1,4 +1,4 @@
-"""From stored rows to the events that a reader gets. Pure.
+"""From stored rows to the events that a reader gets, and the position of a reader as text. Pure.
 
 A `TimelineStep` is one step of a chat's stream: the event, if people may see it, and the position after it. Steps are
 the same for all readers of the chat, and so are their JSON and their cursor, which are made here, once.
@@ -7,8 +7,13 @@ Rows and events advance a position independently, so two readers may meet a row 
 one may be ahead in rows and behind in events, or the reverse. `follow` decides whether a step is new for a reader at a
 position; `covers` decides whether one position includes everything that another includes.
 
-Must stay true (tests/feed/test_timeline.py): a reader that covers a channel and follows its steps from there meets
-each event and each row exactly once.
+A cursor is a position to resume from: opaque, short, and safe in a URL and in a header. It names its chat, so that a
+cursor of another chat is detected. The store checks whether a reader of that chat can have been at its position
+(`ChatStore.resume`). An invalid cursor means a full snapshot and never a skipped event, so reading one does not fail.
+
+Must stay true: a reader that covers a channel and follows its steps from there meets each event and each row exactly
+once (tests/feed/test_timeline.py); every position can be read back from its cursor, and text that we did not write
+gives no position (tests/feed/test_cursor.py).
 """
 
 from __future__ import annotations

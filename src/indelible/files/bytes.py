@@ -1,10 +1,22 @@
-"""Bytes in the database: rows of a quarter of a megabyte.
+"""Where the bytes of files are, as the setting `files` says it, and two of the three places.
 
-Every chunk is a transaction of its own and shares its commit with nothing else (`slow`), so a large upload lets the
-journal and every other writer in between two chunks, and holds nothing open (R12). A reader reads chunk by chunk as
-well. Chunks are readable only through the file's row, which says `ready` after the last of them was committed.
+    database                                          in the database itself (the default)
+    directory:/var/lib/indelible/files                one file each
+    s3://bucket/prefix?endpoint=https://host&region=eu-north-1      (s3.py)
 
-Must stay true (tests/files/test_byte_stores.py).
+A mistake in it is reported at the start, in one sentence, and not with the first upload.
+
+In the database, bytes are rows of a quarter of a megabyte. Every chunk is a transaction of its own and shares its
+commit with nothing else (`slow`), so a large upload lets the journal and every other writer in between two chunks, and
+holds nothing open (R12). A reader reads chunk by chunk as well. Chunks are readable only through the file's row, which
+says `ready` after the last of them was committed.
+
+In a directory, a file is written under another name, made durable (fsync) and then renamed, and the directory is made
+durable too: after a crash there is the whole file or none under its name. All calls run in threads: a disk may take its
+time. The files are spread over 1,024 directories by the last characters of their ids, which are random.
+
+Must stay true (tests/files/test_byte_stores.py): in a directory, mode 0600; a commit is durable; an aborted or crashed
+write is never readable, and `delete` removes what it left.
 """
 
 from __future__ import annotations

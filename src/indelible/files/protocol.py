@@ -2,8 +2,8 @@
 
 A file is a row in the database (its owner, name, type, hash, which chats use it) and bytes somewhere. The row is always
 in the database, so that a message and the use of its file are one transaction; the bytes are in one of three byte
-stores, chosen by the setting `files`: the database itself (database_bytes.py), a directory (directory_bytes.py) or
-S3-compatible storage (s3_bytes.py). sql_files.py implements `FileStore` for all of them.
+stores, chosen by the setting `files`: the database itself or a directory (bytes.py), or
+S3-compatible storage (s3.py). sql_files.py implements `FileStore` for all of them.
 
 Must stay true (tests/files/test_file_store.py, test_byte_stores.py): every sentence below, on both databases and in
 each byte store.

@@ -1,9 +1,18 @@
-"""AWS Signature Version 4, for requests to S3-compatible storage.
+"""Bytes in S3-compatible storage (AWS, MinIO, R2, Ceph …), over aiohttp, and the signature of its requests.
 
-Sixty lines of hashing, and the reason that no SDK is needed: botocore has 25 MB and blocks the event loop, and its
-asyncio wrappers pin it to one version. Here a request has no query, one host, and the hash of its body is known.
+An upload is gathered in a temporary file on disk first, because S3 wants the length and the hash of an object before
+its bytes: memory stays bounded, the body is signed, and an object appears whole or not at all. It can also be sent
+again if the connection breaks. Reading streams, with a range.
 
-Must stay true (tests/files/test_s3_bytes.py): botocore computes the same signature for the same request.
+The setting has no keys. They come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, as for every
+other S3 program. Objects are addressed by path (`endpoint/bucket/key`), which every server takes.
+
+AWS Signature Version 4 is sixty lines of hashing, and the reason that no SDK is needed: botocore has 25 MB and blocks
+the event loop, and its asyncio wrappers pin it to one version. Here a request has no query, one host, and the hash of
+its body is known.
+
+Must stay true (tests/files/test_s3_bytes.py): every request has the signature that botocore would give it; an
+unfinished upload leaves no object; neither errors nor logs hold a key.
 """
 
 from __future__ import annotations

@@ -1,23 +1,39 @@
-"""What a turn needs from its runner: one object, `TurnHost`, whose methods do nothing by default.
+"""What a turn needs from its runner, and what it hands over: `TurnHost`, calling its methods, and the ends of a turn.
 
 The loop knows no database and no readers. All its output goes to its host, and all further input comes
-from there. Subclass `TurnHost` and override what you need; each method may be plain or async.
+from there. Subclass `TurnHost` and override what you need; each method does nothing by default, and may be plain or
+async.
 
-There are two kinds of methods, and cancellation treats them differently (hooks.py):
+There are two kinds of methods, and cancellation treats them differently:
 
   * those that write (`publish`, `record`, `keep_file`, `persist_step`, `open_attempt`, `schedule_retry`,
-    `keep_summary`, `forget_responses`) always run to their end, even if a stop or a shutdown arrives meanwhile: half a
-    write is worse than none. An error that they raise ends the turn with `TurnFailed`; `Interrupted`, with
-    `TurnInterrupted`; a `Lost`, with `TurnLeaseLost`;
-  * those that return data (`prepare_messages`, `prepare_tools`, `reload_messages`) may be interrupted by a stop.
+    `keep_summary`, `forget_responses`) always run to their end, even if a stop or a shutdown arrives meanwhile
+    (`call_shielded`): half a write is worse than none. An error that they raise ends the turn with `TurnFailed`;
+    `Interrupted`, with `TurnInterrupted`; a `Lost`, with `TurnLeaseLost`;
+  * those that return data (`prepare_messages`, `prepare_tools`, `reload_messages`) may be interrupted by a stop at any
+    moment (`call_cancellable`).
 
 A part is either published or recorded, never both. `record` is for the two parts of a tool call, its start and
 its result: a host with a ledger writes the ledger and the part together, so that after a crash it knows which
 tool never started, which may have run, and which did (rule 1.3). By default a recorded part is simply published.
 
+A turn has exactly one end, and each kind of end is a class of its own, so that a runner turns it into exactly one
+command with one `match`. `step` is the last step, not saved yet: the end of a turn and its last step
+belong in one transaction. After a shutdown or a lost lease there is none to save, because the next holder continues
+from the journal.
+
+    TurnCompleted       the model has answered, or the turn reached a limit (`reason`)
+    TurnAwaitingClient  the client has to answer `calls` first
+    TurnInterrupted     the user stopped it
+    TurnFailed          the model failed for good, or the host raised `error`
+    TurnShutDown        the process is shutting down: save nothing, another worker continues
+    TurnLeaseLost       another worker holds the chat: write nothing
+
+Saving the last step, with the one retry that a stop may require, is step.py.
+
 Must stay true (tests/loop/test_stop_everywhere.py, tests/tools/test_tool_run.py): each part reaches the host once; a
-tool does not start before `record` of its start has returned. The host does not receive the last step of a turn:
-`run` returns it in the turn's end (result.py).
+tool does not start before `record` of its start has returned; a cancellation during a shielded call is raised after it.
+The host does not receive the last step of a turn: `run` returns it in the turn's end.
 """
 
 from __future__ import annotations

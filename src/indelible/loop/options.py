@@ -1,8 +1,8 @@
-"""The options of a turn: one frozen value, checked when it is made.
+"""The options of a turn: one frozen value, checked when it is made; and what a turn was given, resolved once.
 
 `run` takes what differs from call to call (model, messages, host, tools, scope); all configuration is here, with the
 product's defaults. Wrong values raise `TypeError` at once, not in the middle of a turn
-(tests/loop/test_acceptance_steps.py).
+(tests/loop/test_acceptance_steps.py). run.py makes the `TurnSetup`; turn.py, context.py and step.py read it.
 """
 
 from __future__ import annotations

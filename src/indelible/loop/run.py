@@ -1,7 +1,7 @@
 """The loop's entry point: one turn of a chat, with a model, tools and a host.
 
 It knows no database. Its input comes as arguments, its output goes to the host (host.py), and it returns how the
-turn ended (result.py):
+turn ended (host.py):
 
     end = await run(model, history, host, tools=[weather])
     match end:
@@ -45,7 +45,7 @@ async def run(
     scope: how the turn is stopped. `scope.interrupt()` ends it with `TurnInterrupted`, `scope.shutdown()` with
         `TurnShutDown`, a lost lease with `TurnLeaseLost`.
 
-    The last step of the turn is in `end.step`, unsaved. `save_end` (save.py) saves it, even if a stop arrives
+    The last step of the turn is in `end.step`, unsaved. `save_end` (step.py) saves it, even if a stop arrives
     meanwhile.
     """
     for name, given in (("model", model), ("messages", messages)):

@@ -1,7 +1,17 @@
-"""A step in progress: its attempts, its collected parts, and the record made of them.
+"""A step in progress: its attempts, its collected parts, the record made of them; and saving the last one of a turn.
 
 Only `conclude` (content/assemble.py) decides whether the record is partial, and why; `decide_end`, a pure function of
 the output of the model and the tools, decides whether the turn ends with the step.
+
+The last step is saved once, shielded, and once more if the save raises `Interrupted`. `run` returns it unsaved, so that
+a runner can save it and end the turn in one transaction. What makes that hard is a stop between the two, or during the
+save. `save_end` handles it for every runner: the save outlasts a cancellation of its task; a save that raises
+`Interrupted`, or fails while the turn is being interrupted, is followed by exactly one more, of an interrupted end that
+holds everything (rule 1.5); if that one fails too, the host is notified and the turn has ended nevertheless, because
+the user asked for that. A runner that has lost its lease saves nothing.
+
+Must stay true (tests/loop/test_acceptance_stop.py, S8, S24 and S25): what was published is saved once, and the end that
+is returned names the cause that the scope names.
 """
 
 from __future__ import annotations

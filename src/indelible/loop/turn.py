@@ -5,7 +5,7 @@ several reasons, and that everything published by then must be saved exactly onc
 
   * work that may be interrupted (reading the stream, loading data from the host, tools, the wait before a retry) runs
     in a task that can be cancelled and, after a grace time, abandoned (concurrency/tasks.py);
-  * work that may not (publishing, recording, saving) is always awaited to its end (hooks.py);
+  * work that may not (publishing, recording, saving) is always awaited to its end (host.py);
   * every error in a step is an exception that reaches `_run_step`, and only `_end_cut` decides which end it is and
     what is saved of the step;
   * nothing infers the cause from a `CancelledError`: `self._scope` names it.
@@ -13,7 +13,7 @@ several reasons, and that everything published by then must be saved exactly onc
 After a shutdown or a lost lease nothing is saved: the next holder of the chat continues from the journal.
 
 Must stay true (tests/loop/test_stop_everywhere.py): the turn ends with the scope's cause; saved steps and the end's
-own step hold everything that was published. attempt.py reads one attempt, context.py prepares the prompt, and save.py
+own step hold everything that was published. attempt.py reads one attempt, context.py prepares the prompt, and step.py
 saves the last step.
 """
 

@@ -1,4 +1,4 @@
-"""What the loop needs of a model, and what it tells one.
+"""What the loop needs of a model, what it tells one, and the parameters of a call.
 
 A model is anything with `provider`, `name`, `context_limit` and `stream(call)`. `stream` gives
 an async iterator of parts (content/parts.py) that ends with a `Finish`; a stream that ends without
@@ -9,7 +9,28 @@ read is how a stop reaches the provider's connection.
 What else is known of a model is one value, `model.traits`. It is optional: a model without traits has the default
 ones (`traits_of`), so that a class of four members is a model.
 
-A `Call` is immutable: what a model was asked does not change behind its back.
+A `Call` is immutable: what a model was asked does not change behind its back. Its parameters have one vocabulary, which
+every wire format writes differently:
+
+    temperature, top_p, top_k        numbers
+    max_tokens                       the maximum length of a reply
+    stop                             a list of texts that end it
+    effort                           how hard to think: none, minimal, low, medium, high, xhigh, max
+    summary                          how much of the thinking to show: auto, concise, detailed, none
+    tool_choice                      auto, none, required, or the name of a tool
+    parallel_tool_calls              true or false
+    format                           an object: {"type": "json_schema", "name", "schema", "strict"}, or "json_object"
+    seed, frequency_penalty, presence_penalty, verbosity, service_tier, user
+    metadata, prompt_cache_key, safety_identifier       what a provider files a request under; no reply depends on it
+
+A wire format reads the parameters that it supports. The rest are not sent, and the user gets a warning: a parameter
+that is dropped silently looks like a model that does not obey. The last three are for the provider alone, and one that
+has no use for them changes nothing, so there is no warning. A parameter of another name, or a value of the wrong type,
+is refused where it is given (`check_parameters`); in a chat that has it nevertheless, such a value is a failure of kind
+`config`, and such a name a warning.
+
+Nothing else of a request can be set here: permission to choose a chat's parameters is not permission to choose its
+model or its tools.
 """
 
 from __future__ import annotations

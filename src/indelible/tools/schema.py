@@ -15,8 +15,14 @@ What the developer has bound with `functools.partial` is the developer's: the mo
 sees it nor can set it. A parameter annotated with the injected type (`ToolContext`, handed in
 by tool.py) is filled when the tool runs.
 
-Must stay true (tests/tools/test_tool_schema.py, for arbitrary text): `read` returns or
-raises `BadArguments`, nothing else.
+The docstring is read for the model, too: what the tool does, and what each argument is. Only one form of parameter list
+is understood, the indented `Args:` section, and only when every entry in it names a parameter. Then the entries go to
+the schema and leave the description. Anything else stays text: a docstring that was parsed half right would give the
+model something that its author did not write.
+
+Must stay true: `read` returns or raises `BadArguments`, nothing else, for arbitrary text
+(tests/tools/test_tool_schema.py); a docstring without a clean `Args:` section comes back word for word, and no entry is
+both in the description and in the schema (tests/tools/test_tool.py).
 """
 
 from __future__ import annotations

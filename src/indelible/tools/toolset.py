@@ -1,4 +1,4 @@
-"""The tools of a turn, and the verdict on each call of the model.
+"""The tools of a turn, and the verdict on each call of the model; and tools that a command line names.
 
 Pure rules. The model may call anything, so every call gets a verdict: it is run here, it is the
 client's to run, or it is answered with an error that the model can read and learn from. Nothing a
@@ -7,6 +7,10 @@ model writes can abort a step.
 `active` is a whitelist for advertising *and* executing; empty means all. Tools that the provider
 runs are always advertised. An exclusive tool is called alone or not at all: together with any other
 call that is not the provider's, none runs.
+
+`load_tools` reads `package.module:NAME`, which is a tool, a typed function, or a list of them. The working directory is
+searched too, as `python -m` does. Whatever is wrong, an error inside the module included, is one sentence that says
+what to do.
 
 Must stay true (tests/tools/test_toolset.py). Running what is to be run is run.py.
 """

@@ -1,13 +1,18 @@
-"""A worker's background work for lists: updating the search index, and archiving chats that are unused or temporary.
+"""Background work beside replies: the search index, archiving chats, and removing files that nobody can see any more.
 
-All of it is part of the worker's clean-up, once a minute. The index is brought up to date in short transactions
+The lists are part of the worker's clean-up, once a minute. The index is brought up to date in short transactions
 (store/lists/indexing.py); a search first does the same for its user, so the sweep only limits how much is left for a
 search to do. With `auto_archive_days`, the worker looks once an hour for chats in which nothing was said for that long,
 and archives them with the same command as a user would, unless they are pinned, unread or busy. Ephemeral chats that
 nobody deleted are archived ten minutes after their turn (store/lists/ephemeral.py). Several workers may do all of it at
 once: a chat is indexed and archived once.
 
-Must stay true (tests/worker/test_list_upkeep.py): a failure is logged and repeated by the next round.
+A deleted chat, a deleted file and a failed upload only mark rows; `FileSweeper` removes the bytes, chunk by chunk,
+beside everything else, at once when there are some, and now and then in any case. Every process with an open app runs
+one. Several of them do each other no harm (SKIP LOCKED).
+
+Must stay true: a failure is logged and repeated by the next round (tests/worker/test_list_upkeep.py); after a chat was
+deleted, its files are gone from the byte store without anybody waiting for it (tests/files/test_file_uses.py).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""From a history to a prompt (rules 5.3 to 5.6).
+"""From a history to a prompt (rules 5.3 to 5.6), and the pairing of calls with their results.
 
 The store keeps the conversation; a provider accepts only what its rules allow. This module adapts the one to the other
 for every call, and never writes the result back: switching the provider, or fixing a rule, needs no migration. All of
 it is pure.
 
 Three steps: choose the messages that a model may see, from the newest summary on (compact.py); clean
-each one (clean.py); answer every call right after its message (pair.py). A clean history does not
+each one (clean.py); answer every call right after its message. A clean history does not
 change: one entry per message in the given order. The adapter merges neighbours and hoists system
 text.
 
@@ -19,8 +19,22 @@ something else, the instruction would come right before that question, so it is 
 One more thing may be left out. A model that `continues_prefix` continues a reply at the end of the prompt character by
 character; then the stored instruction to continue it is not needed (docs/worker.md).
 
-Must stay true (tests/loop/test_any_history.py): testing/legality.py finds no violation; no text of a message that the
-model may see is lost; building is idempotent.
+Every local call is answered once, right after the message that made it. Histories have holes: a crash between call and
+result, a client that submits results after the next message, results of two replies in one row, ids that every step
+reuses. Providers accept none of that:
+
+  * a result belongs to the nearest message above it that has a call of that id; if that message
+    has several, they are answered in their order;
+  * a second result for a call is dropped, the first one stands;
+  * a call without a result gets an error that says so;
+  * a result without a call becomes text in place: in a tool row, text of a user message,
+    which is the only role that every provider accepts anywhere.
+
+Results of one row stay together, in their order: a row of results is one entry,
+moved up if other messages came between. Ids become legal here (`CallIds` of clean.py), on both sides at once.
+
+Must stay true (tests/loop/test_any_history.py): testing/legality.py, which shares no code with this, finds no
+violation; no text of a message that the model may see is lost; building is idempotent.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""One message of a history, as the blocks that a provider accepts.
+"""One message of a history, as the blocks that a provider accepts; and call ids and tool names that it accepts.
 
-This module sees one message at a time. pair.py decides which result answers which local call, and build.py whether
+This module sees one message at a time. build.py decides which result answers which local call, and whether
 the message is sent at all.
 
 A message is *our own* if the model being called wrote it (unknown counts as yes). Only then is
@@ -15,8 +15,16 @@ authority.
 Signed reasoning is sent unchanged or not at all. Lone surrogates, which JSON does not allow, are replaced
 in text; a private block that contains one is not sent.
 
+Providers disagree about ids: Anthropic accepts only letters, digits, `_` and `-` and rejects an id
+that appears twice in a request; OpenAI accepts almost any character, but some of its models no more
+than 40 of them. A history ignores that: it holds ids of other providers, and ids that
+one provider reused in every step. So ids are made legal for each prompt, never in the store. A legal and unused id does
+not change: some models read meaning into their own ids. Others change as little as possible, and the first use keeps
+its id, so that the beginning of a growing prompt does not change and stays in the provider's cache. Providers not named
+here follow OpenAI's rules, which compatible wire formats share.
+
 Must stay true (tests/loop/test_any_history.py): no text is lost unless it is blank; a clean message
-is returned unchanged; cleaning is idempotent.
+is returned unchanged; cleaning is idempotent; every id is legal and none is given twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compaction: when a conversation has outgrown the model's window, and how it is shortened.
+"""Compaction: when a conversation has outgrown the model's window, and how it is shortened; and one question to a model.
 
 A compaction adds one message and removes none: a summary that only the model sees. It states how
 many of the messages right before it stay verbatim; `from_newest_compaction` (build.py) reads that
@@ -9,6 +9,10 @@ The last few turns stay verbatim, as far as they fit in half of the conversation
 its last steps. The model reads the rest as a transcript in one user message, not as a conversation: so
 it needs no tool pairing and no provider's rules, and a transcript that is itself too long can be cut in
 the middle, where it matters least.
+
+Summaries and titles (worker/summaries.py) are one question to a model beside the conversation: an instruction and a
+text in, text out (`ask_once`). Nothing is published, saved or retried here. The answer is read like a reply, so its
+thinking is not part of it (rule 5.6), and it has the limits of a reply: a summary that does not end is ended.
 
 Must stay true (tests/loop/test_compact.py): the verbatim part begins at a user's message or at a reply,
 never at a tool result; the user's last request is in the prompt word for word, and so is a reply that the model

@@ -1,8 +1,8 @@
 """Foreign errors are read once: any error of a provider or its client becomes one `ModelFailed`.
 
 The rest of Indelible reads only a failure's `kind` and `retryable`. All knowledge of how providers fail is here and in
-three neighbours: facts.py collects the signals of an error, table.py says what each signal means, text.py reads and
-cleans texts. This module weighs the signals, typed ones first and text last, and writes the sentence for the user.
+two neighbours: facts.py collects the signals of an error and cleans its words, table.py says what each signal means.
+This module weighs the signals, typed ones first and text last, and writes the sentence for the user.
 
     specific code  >  status  >  general code  >  exception class  >  text
 

@@ -1,4 +1,4 @@
-"""The signals of a failed call, collected before anything interprets them.
+"""The signals of a failed call, collected before anything interprets them, and the words of an error.
 
 Facts come from an HTTP response, from an error event inside a stream, or from any exception. SDKs and HTTP clients
 differ in their classes, but all carry some of `status_code`, `status`, `code`, `type`, `body` and `response`. These are
@@ -8,8 +8,15 @@ Bodies are read in the shapes that occur in the wild: `{"error": {…}}` (OpenAI
 `response.failed` (Responses), `innererror` (Azure), `metadata.raw` (OpenRouter), JSON inside a message (Gemini),
 `{"error": "…"}` (Ollama), `{"detail": …}` (FastAPI). Only these keys are followed, a few levels deep.
 
-Must stay true (tests/models/test_failures.py): reading facts never raises; an exception's causes and group members are
-read after the exception itself; a status that no server sent is not a fact.
+Error texts are long, foreign and sometimes hostile: a proxy's page of five megabytes, a URL with
+a token in it, the very key that was refused. So every text is cut before any pattern sees it,
+every pattern is linear in what is left, and what is shown has no tag, no address and nothing that
+looks like a key (redaction/patterns.py, whose patterns exports use as well). In a text only `status NNN`, `status code
+NNN` and `http NNN` are statuses. Ports, request ids, stream ids and token counts are digits, no more.
+
+Must stay true: reading facts never raises, and an exception's causes and group members are read after the exception
+itself; a status that no server sent is not a fact (tests/models/test_failures.py); `scrub_detail` gives at most 500
+characters with no URL, tag or key, for any input and in bounded time (tests/models/test_failure_text.py).
 
 What the facts mean is table.py.
 """

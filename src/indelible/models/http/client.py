@@ -8,7 +8,7 @@ host that it was given for.
 A body is always closed, however its reader exits. If it was read to its end, the connection returns to the pool. If
 not, the connection is closed, which is how a stop reaches the provider.
 
-Recording attaches at one seam (recording_hook.py). Tests may forbid calls that leave this machine
+Recording attaches at one seam (hooks.py). Tests may forbid calls that leave this machine
 (`indelible.testing.forbid_model_calls`).
 
 Must stay true (tests/models/test_http_client.py): no body stays open; no part of a request is sent to another host.

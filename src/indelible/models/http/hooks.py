@@ -1,8 +1,14 @@
-"""One exchange with a provider as values, and the one seam where it can be recorded.
+"""What may be set for the requests of a task: who records them, and when the next chunk of a reply is read.
 
-client.py reads `recording` before it sends. It is a context variable, so it applies to the task that sets it and to all
-tasks that this one starts: the code that begins a turn decides about its recording, and no code in between knows of it.
-This module imports no HTTP library, so a recorder need not pay for one.
+Both are context variables, so they apply to the task that sets them and to all tasks that this one starts: the code
+that begins a turn decides, and no code in between knows of it.
+
+client.py reads `recording` before it sends: an exchange with a provider as values, and the one seam where it can be
+recorded. This module imports no HTTP library, so a recorder need not pay for one.
+
+Tokens arrive one by one, but nobody sees them one by one: the journal writes them in rows. A reader that is woken for
+every token spends most of its time on waking. So http_model.py asks `reading_pace` before each read, and awaits what it
+returns. Meanwhile tokens gather in the socket's buffer. A stop cancels this wait as it cancels a read.
 """
 
 from __future__ import annotations
