@@ -1,4 +1,4 @@
-"""Compaction: when a conversation has outgrown the model's window, and how it is shortened; and one question to a model.
+"""Compaction: when a conversation outgrows the model's window, and how it is shortened; and one question to a model.
 
 A compaction adds one message and removes none: a summary that only the model sees. It states how
 many of the messages right before it stay verbatim; `from_newest_compaction` (build.py) reads that
