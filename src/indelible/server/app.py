@@ -39,6 +39,7 @@ from indelible.server.openapi.documented_problems import document_problems
 from indelible.server.openapi.response_schemas import add_answer_schemas
 from indelible.server.problem_details import add_problem_handlers
 from indelible.server.prometheus import PrometheusMetrics
+from indelible.server.router import Router
 from indelible.server.routes import (
     chats,
     debug,
@@ -108,8 +109,11 @@ def _make_routes(router: APIRouter, prefix: str) -> list[BaseRoute]:
     return table.routes
 
 
-def _add_routes(application: FastAPI, router: APIRouter, *, prefix: str = "") -> None:
+def _add_routes(application: FastAPI, router: APIRouter | Router, *, prefix: str = "") -> None:
     """Add each route to the application itself. A router that is included would be searched twice per request."""
+    if isinstance(router, Router):  # it has its prefix
+        application.router.routes.append(router)
+        return
     key = (id(router), prefix)
     if key not in _routes:
         _routes[key] = (router, _make_routes(router, prefix))  # keeps the router, so no other object gets its id

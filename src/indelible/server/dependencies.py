@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, Query, Request
+from msgspec import Meta
 from starlette.responses import Response
 
 from indelible.app.app import App
@@ -29,6 +30,7 @@ from indelible.server.limits.rate_limits import TokenBuckets
 from indelible.server.problem_details import NotReady
 from indelible.server.prometheus import PrometheusMetrics
 from indelible.server.readiness import Readiness
+from indelible.server.router import FromRequest
 from indelible.server.streaming.sse import Pace
 from indelible.service.access.chat_access import Access
 from indelible.service.access.identity import Identity
@@ -39,7 +41,7 @@ from indelible.service.protocol import MAX_PAGE
 from indelible.settings import Settings
 
 JSON: Final = "application/json"
-PageLimit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
+PageLimit = Annotated[int, Query(ge=1, le=MAX_PAGE), Meta(ge=1, le=MAX_PAGE)]
 
 
 @dataclass
@@ -92,7 +94,7 @@ async def get_state(request: Request) -> ServerState:
     return state
 
 
-State = Annotated[ServerState, Depends(get_state)]
+State = Annotated[ServerState, Depends(get_state), FromRequest(get_state)]
 
 
 async def get_ready_state(request: Request) -> ServerState:
@@ -101,7 +103,7 @@ async def get_ready_state(request: Request) -> ServerState:
     return state
 
 
-ReadyState = Annotated[ServerState, Depends(get_ready_state)]
+ReadyState = Annotated[ServerState, Depends(get_ready_state), FromRequest(get_ready_state)]
 """The state, for a route that opens a stream or starts a reply: a process that is leaving refuses it (`NotReady`)."""
 
 
@@ -116,7 +118,7 @@ async def find_identity(request: Request) -> Identity:
     return get_identity(request)
 
 
-Login = Annotated[Identity, Depends(find_identity)]
+Login = Annotated[Identity, Depends(find_identity), FromRequest(find_identity)]
 """Who sends the request."""
 
 
@@ -125,7 +127,7 @@ async def get_service(request: Request) -> LocalService:
     return (await get_state(request)).app.service_of(identity.user_id, is_admin=identity.is_admin)
 
 
-Reads = Annotated[LocalService, Depends(get_service)]
+Reads = Annotated[LocalService, Depends(get_service), FromRequest(get_service)]
 """The service of the user who sent the request."""
 
 
@@ -138,7 +140,7 @@ async def get_service_once(request: Request) -> LocalService:
     return await service.once(key, route=f"{request.method} {request.url.path}", body_hash=body_hash)
 
 
-Writes = Annotated[LocalService, Depends(get_service_once)]
+Writes = Annotated[LocalService, Depends(get_service_once), FromRequest(get_service_once)]
 """The same, for a request that may be repeated."""
 
 
@@ -147,7 +149,7 @@ async def get_sharing(request: Request) -> ShareService:
     return ShareService(app.shares, Access(app.store, app.shares), get_identity(request).user_id)
 
 
-Sharing = Annotated[ShareService, Depends(get_sharing)]
+Sharing = Annotated[ShareService, Depends(get_sharing), FromRequest(get_sharing)]
 """Sharing chats, for the user who sent the request."""
 
 
@@ -156,7 +158,7 @@ async def get_accounts(request: Request) -> AccountService:
     return AccountService(app.accounts, get_identity(request), clock=app.clock)
 
 
-Accounts = Annotated[AccountService, Depends(get_accounts)]
+Accounts = Annotated[AccountService, Depends(get_accounts), FromRequest(get_accounts)]
 """Tokens and users, for the login that sent the request."""
 
 

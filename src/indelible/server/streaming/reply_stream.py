@@ -30,6 +30,7 @@ from indelible.errors import TooMany
 from indelible.feed import Reader
 from indelible.server.dependencies import ServerState, answer_json, get_identity
 from indelible.server.limits.feed_slots import WithSlot
+from indelible.server.router import FromRequest
 from indelible.server.streaming.sse import FeedResponse, Pace
 from indelible.server.streaming.sse_pieces import Events
 
@@ -67,7 +68,7 @@ async def get_answers(request: Request) -> Answers:
     return Answers(request)
 
 
-Streams = Annotated[Answers, Depends(get_answers)]
+Streams = Annotated[Answers, Depends(get_answers), FromRequest(get_answers)]
 """For a route that begins a turn: its response continues with the reply if the client asks for it."""
 
 
