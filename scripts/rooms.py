@@ -238,6 +238,17 @@ def move(plan: list[tuple[str, list[str] | None, str]]) -> None:
     rewrite(moved, whole, dissolved)
 
 
+def rewrite_public_names(text: str, moved: dict[tuple[str, str], str], whole: dict[str, str]) -> str:
+    """The package's own `__init__.py` names the modules of the public names without `indelible.`."""
+    for (module, name), target in moved.items():
+        text = text.replace(f'"{name}": "{module}"', f'"{name}": "{target}"').replace(
+            f'"{module}:{name}"', f'"{target}:{name}"'
+        )
+    for module, target in whole.items():
+        text = re.sub(rf'": "{re.escape(module)}([":])', rf'": "{target}\1', text)
+    return text
+
+
 def rewrite(moved: dict[tuple[str, str], str], whole: dict[str, str], dissolved: dict[str, str]) -> None:
     modules = {module for module, _ in moved}
     homes = {name: target for (_, name), target in moved.items()}
@@ -287,6 +298,8 @@ def rewrite(moved: dict[tuple[str, str], str], whole: dict[str, str], dissolved:
                 new_text = re.sub(rf"(?<![\w/]){re.escape(old)}\.py\b", target.replace(".", "/") + ".py", new_text)
             for (module, name), target in moved.items():
                 new_text = new_text.replace(f"indelible.{module}.{name}", f"indelible.{target}.{name}")
+            if path == PACKAGE / "__init__.py":
+                new_text = rewrite_public_names(new_text, moved, whole)
             if new_text != text:
                 path.write_text(new_text)
 

@@ -24,6 +24,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import indelible
+
 ROOT = Path(__file__).parent.parent
 HEAVY = (
     "aiohttp aiosqlite alembic anthropic asyncpg fastapi genai_prices httpx2 openai prometheus_client pydantic "
@@ -205,6 +207,10 @@ def test_importing_the_front_door_loads_nothing_heavy(fresh_python: Path, tmp_pa
     show = f"import sys, indelible; print(*sorted(set('{HEAVY}'.split()) & set(sys.modules)))"
 
     assert run(fresh_python, "-c", show, at=tmp_path).split() == []
+
+
+def test_every_public_name_is_in_the_module_that_is_named_for_it() -> None:
+    assert [name for name in indelible.__all__ if getattr(indelible, name, None) is None] == []
 
 
 def test_the_package_names_the_systems_and_the_pythons_that_it_runs_on() -> None:

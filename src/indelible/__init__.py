@@ -86,7 +86,7 @@ _HOMES: Final = {
     "ToolResult": "content",
     "UnsupportedType": "errors",
     "Usage": "content",
-    "User": "app.user",
+    "User": "app.app",
     "open": "app.compose:open_app",
     "tool": "tools.tool",
 }

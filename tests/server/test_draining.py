@@ -51,12 +51,14 @@ class HeldReply:
     """A model that says `Once`, and the rest when the test says so."""
 
     def __init__(self, calls: int = 1) -> None:
+        self.has_begun = asyncio.Event()
         self.go_on = asyncio.Event()
         self.model = ScriptedModel([self._tell] * calls)
 
     async def _tell(self, call: Call) -> AsyncIterator[Part]:
         yield parts.text_start("1")
         yield parts.text_delta("1", "Once")
+        self.has_begun.set()
         await self.go_on.wait()
         yield parts.text_delta("1", STORY.removeprefix("Once"))
         yield parts.text_end("1")
@@ -128,6 +130,7 @@ async def test_a_reply_in_one_piece_is_waited_for_while_its_server_drains(databa
     async with deadline(), serve_app(database, held.model, drain_s=NEVER_S) as server, asyncio.TaskGroup() as group:
         ask = group.create_task(ask_for(server, path, body))
         await server.wait_for_readers(1)
+        await held.has_begun.wait()  # a worker that drains begins nothing new
         server.process.shut_down()
         held.go_on.set()
         status, text = await ask
