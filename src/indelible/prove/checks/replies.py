@@ -20,7 +20,7 @@ _SETTLED: Final = ("complete", "interrupted", "edited")
 
 def check_replies(evidence: Evidence, find_reply: Callable[[str], str | None]) -> Iterator[str]:
     yield from _check_turns(evidence, find_reply)
-    yield from _check_branches(evidence, find_reply)
+    yield from _check_prefixes(evidence, find_reply)
     yield from _check_questions(evidence)
     yield from _check_models(evidence)
     yield from _check_notices(evidence)
@@ -47,7 +47,7 @@ def _check_turns(evidence: Evidence, find_reply: Callable[[str], str | None]) ->
         yield f"{outcomes['edited']} replies gave way to an edit, but only {evidence.deeds.edits} were requested"
 
 
-def _check_branches(evidence: Evidence, find_reply: Callable[[str], str | None]) -> Iterator[str]:
+def _check_prefixes(evidence: Evidence, find_reply: Callable[[str], str | None]) -> Iterator[str]:
     """On every branch, what was said is the beginning of the reply."""
     for message_id, message in evidence.stored.tree.items():
         if message.role == "assistant":
