@@ -25,16 +25,16 @@ from typing import Final, NamedTuple
 PACKAGE: Final = Path(__file__).parent.parent / "src" / "indelible"
 
 AT_MOST: Final[Mapping[str, float]] = {
-    "modules": 462,
+    "modules": 427,
     "lines": 62_600,
     "lines of the largest module": 500,
-    "modules under 40 lines": 96,
-    "preamble, % of all lines": 17.8,
+    "modules under 40 lines": 86,
+    "preamble, % of all lines": 17.1,
     "modules in circles, with imports inside functions": 2,
-    "modules in circles, with those for type checkers too": 12,
+    "modules in circles, with those for type checkers too": 10,
 }
 """Rounded a little: a mend of ten lines needs no new figures."""
-AT_LEAST: Final[Mapping[str, float]] = {"median of lines": 103}
+AT_LEAST: Final[Mapping[str, float]] = {"median of lines": 117}
 SLACK: Final = 0.03
 """So much better than its bound a figure may be before somebody has to write it down."""
 

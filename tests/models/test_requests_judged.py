@@ -50,7 +50,7 @@ from indelible.models.protocol import EFFORTS, Call, CallOptions, PromptMessage
 from indelible.testing import ManualClock, parts, write_reply
 from indelible.testing.legality import assert_legal
 from indelible.testing.provider import WireName
-from indelible.testing.provider.reply import DIALECTS
+from indelible.testing.provider.exchange import DIALECTS
 
 EXAMPLES: Final = settings(max_examples=count_examples(20))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from indelible.prove.provider import ProofProvider
-from indelible.prove.servers.process import Orders
+from indelible.prove.servers import Orders
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from indelible.api.events import EventBody, EventKind, FeedEvent
 from indelible.content import encode
-from indelible.prove.checks.evidence import Deeds, Evidence
-from indelible.prove.clients.transcript import ReaderTranscript
+from indelible.prove.evidence import Deeds, Evidence
 from indelible.prove.model import count_output
+from indelible.prove.reader import ReaderTranscript
 from indelible.prove.script import Wish
 from indelible.store.commands.apply.texts import NOTICES
 

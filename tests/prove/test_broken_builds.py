@@ -17,10 +17,10 @@ from sqlalchemy import delete
 from tests.prove.sabotage import drop_fencing, drop_ledger, publish_first
 from tests.support.engine import open_engine
 
-from indelible.prove.checks.evidence import Fault
+from indelible.prove.evidence import Fault
+from indelible.prove.faults import Way
 from indelible.prove.report import Report, describe_verdict
 from indelible.prove.run import Plan, prove
-from indelible.prove.servers.fault_injector import Way
 from indelible.store.database.tables.chats import chats
 from indelible.store.database.tables.files import file_uses, files
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from tests.support.json_client import JsonClient
 
-from indelible.prove.budget import KillBudget
+from indelible.prove.faults import KillBudget
 from indelible.prove.script import Wish
-from indelible.prove.servers.group import run_servers
-from indelible.prove.servers.process import Orders
+from indelible.prove.servers import Orders, run_servers
 from indelible.store.database.open import open_database
 
 SLOW_WISH = Wish(number=1, words=400, pace_ms=20)

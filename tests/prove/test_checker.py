@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.prove.histories import BREAKS, PLAIN, Author, History, histories, make_event, make_evidence
 
-from indelible.prove.checks import check_chat
-from indelible.prove.checks.evidence import Evidence, Fault, describe_difference
-from indelible.prove.checks.tools import check_effects
+from indelible.prove.checks import check_chat, check_effects
+from indelible.prove.evidence import Evidence, Fault, describe_difference
 from indelible.prove.script import Wish, draw_wish, find_reply
-from indelible.prove.servers.tools import ToolRun
+from indelible.prove.tools import ToolRun
 
 
 def find_faults(evidence: Evidence) -> list[str]:

@@ -9,13 +9,11 @@ import pytest
 from tests.support.json_client import JsonClient
 
 from indelible.client.remote import RemoteService
-from indelible.prove.checks.evidence import UploadLog
-from indelible.prove.clients.uploads import load_copies, upload_unused
+from indelible.prove.evidence import UploadLog
 from indelible.prove.script import Wish
-from indelible.prove.servers.crash_points import CRASH_POINTS, CrashPoint
-from indelible.prove.servers.group import ServerNotStarted, ServerUnderTest, run_servers
-from indelible.prove.servers.process import Orders
-from indelible.prove.servers.tools import read_notebook
+from indelible.prove.servers import Orders, ServerNotStarted, ServerUnderTest, run_servers
+from indelible.prove.tools import CRASH_POINTS, CrashPoint, read_notebook
+from indelible.prove.user import load_copies, upload_unused
 
 WISH = Wish(number=1, words=4, pace_ms=1, tools=1)
 SLOW_WISH = Wish(number=2, words=400, pace_ms=20)

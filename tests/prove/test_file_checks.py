@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from indelible.prove.checks.evidence import Deeds, Evidence, StoredCopy, UploadLog
-from indelible.prove.checks.files import check_files
-from indelible.prove.clients.transcript import ReaderTranscript, SeenMessage, SeenResult
-from indelible.prove.files import list_files, make_file
-from indelible.prove.script import Wish
-from indelible.prove.servers.tools import DRAW, ONCE, ToolRun
+from indelible.prove.checks import check_files
+from indelible.prove.evidence import Deeds, Evidence, StoredCopy, UploadLog
+from indelible.prove.reader import ReaderTranscript, SeenMessage, SeenResult
+from indelible.prove.script import Wish, list_files, make_file
+from indelible.prove.tools import DRAW, ONCE, ToolRun
 
 WISH = Wish(number=34, words=1, pace_ms=0, files=2)
 FIRST, SECOND = (file.key for file in list_files(WISH))

@@ -15,19 +15,15 @@ from tests.prove.quiet_sabotage import Sabotage
 from tests.support.app_harness import serve_app
 from tests.support.waiting import deadline
 
-from indelible.prove.checks import check_chat
-from indelible.prove.checks.evidence import UploadLog
-from indelible.prove.checks.files import check_files
-from indelible.prove.checks.prompts import PromptInspector
-from indelible.prove.clients.collecting import collect_evidence
-from indelible.prove.clients.reader import SimulatedReader
-from indelible.prove.clients.uploads import load_copies
-from indelible.prove.clients.user import SimulatedUser
-from indelible.prove.file_rows import find_left_files, find_row_faults
+from indelible.prove.checks import check_chat, check_files
+from indelible.prove.evidence import UploadLog, find_left_files, find_row_faults
 from indelible.prove.model import ProofModel
+from indelible.prove.population import collect_evidence
+from indelible.prove.provider import PromptInspector
+from indelible.prove.reader import SimulatedReader
 from indelible.prove.script import Wish, find_reply
-from indelible.prove.servers.crash_points import CrashPoints
-from indelible.prove.servers.tools import make_tools, read_notebook
+from indelible.prove.tools import CrashPoints, make_tools, read_notebook
+from indelible.prove.user import SimulatedUser, load_copies
 from indelible.store.database.open import open_database
 
 WISH = Wish(number=34, words=4, pace_ms=0, tools=3, files=3)

@@ -10,12 +10,10 @@ from indelible.content import Block, File, Message, Text, ToolCall, ToolResult
 from indelible.loop.prompt.build import build_prompt
 from indelible.models.catalog import Catalog
 from indelible.models.protocol import Call, PromptMessage
-from indelible.prove.checks.prompt_files import find_file_faults
-from indelible.prove.files import ProofFile, list_files, make_file
-from indelible.prove.provider import WIRES, ProofProvider
-from indelible.prove.script import Wish
-from indelible.prove.servers.process import Orders
-from indelible.prove.servers.tools import DRAW
+from indelible.prove.provider import WIRES, ProofProvider, find_file_faults
+from indelible.prove.script import ProofFile, Wish, list_files, make_file
+from indelible.prove.servers import Orders
+from indelible.prove.tools import DRAW
 from indelible.settings import load_settings
 
 WISH = Wish(number=34, words=3, pace_ms=0, files=3)

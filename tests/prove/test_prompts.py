@@ -8,9 +8,9 @@ from indelible.content import Text, ToolCall, ToolResult
 from indelible.content.assemble import OUTCOME_UNKNOWN, UNANSWERED
 from indelible.loop.prompt.build import NO_RESULT
 from indelible.models.protocol import Call, PromptMessage
-from indelible.prove.checks.prompts import PromptInspector, check_outputs
+from indelible.prove.provider import PromptInspector, check_outputs
 from indelible.prove.script import Wish
-from indelible.prove.servers.tools import ASK, ONCE
+from indelible.prove.tools import ASK, ONCE
 from indelible.store.commands.apply.texts import ANSWERS, CONTINUE
 
 FIRST, SECOND = (Wish(number=number, words=3, pace_ms=0).to_text() for number in (1, 2))

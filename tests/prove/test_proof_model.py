@@ -18,8 +18,8 @@ from indelible.models.catalog import Catalog
 from indelible.models.protocol import Call, Model
 from indelible.prove.provider import WIRES, ProofProvider
 from indelible.prove.script import Wish
-from indelible.prove.servers.process import Orders
-from indelible.prove.servers.tools import AGAIN, ONCE
+from indelible.prove.servers import Orders
+from indelible.prove.tools import AGAIN, ONCE
 from indelible.settings import load_settings
 from indelible.store.commands.apply.texts import CONTINUE
 

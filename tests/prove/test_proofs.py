@@ -13,8 +13,7 @@ from tests.support.json_client import JsonClient
 from indelible.prove.provider import WIRES
 from indelible.prove.report import describe_verdict
 from indelible.prove.run import DatabaseNotEmpty, Plan, prove, prove_server
-from indelible.prove.servers.group import run_servers
-from indelible.prove.servers.process import Orders
+from indelible.prove.servers import Orders, run_servers
 
 SEEDS = {"sqlite": 3, "postgresql": 23}
 """Of the ways in which a server can go away, each is tried under one of them or both."""

@@ -13,7 +13,7 @@ from rich.console import Console
 from tests.support.commands import run_indelible
 from tests.support.waiting import DEADLINE_S
 
-from indelible.prove.checks.evidence import Fault
+from indelible.prove.evidence import Fault
 from indelible.prove.report import Report, describe_verdict, print_report
 
 

@@ -22,16 +22,15 @@ from indelible.client.remote import RemoteService
 from indelible.content import Part
 from indelible.content.blocks import text_of
 from indelible.models.protocol import Call
+from indelible.prove import population
 from indelible.prove.checks import check_chat
-from indelible.prove.checks.prompts import PromptInspector, check_outputs
-from indelible.prove.clients import tool_client
-from indelible.prove.clients.collecting import collect_evidence, visit_branches
-from indelible.prove.clients.reader import SimulatedReader
-from indelible.prove.clients.tool_client import ToolClient
-from indelible.prove.clients.user import SimulatedUser
 from indelible.prove.model import ProofModel
+from indelible.prove.population import ToolClient, collect_evidence, visit_branches
+from indelible.prove.provider import PromptInspector, check_outputs
+from indelible.prove.reader import SimulatedReader
 from indelible.prove.script import Wish, find_reply
-from indelible.prove.servers.tools import CLIENT_TOOLS
+from indelible.prove.tools import CLIENT_TOOLS
+from indelible.prove.user import SimulatedUser
 
 LONG = Wish(number=1, words=6, pace_ms=0)
 FIRST_ASK = Wish(number=2, words=4, pace_ms=0, asks=1)
@@ -87,8 +86,8 @@ class Life:
 
     async def answer(self, *, late: bool) -> None:
         await self.reader.wait_until(lambda seen: seen.action is not None)
-        self._patch.setattr(tool_client, "_LATE", float(late))
-        self._patch.setattr(tool_client, "_TWICE", 0.0)
+        self._patch.setattr(population, "_LATE", float(late))
+        self._patch.setattr(population, "_TWICE", 0.0)
         await self.tool_client.answer(self.reader.transcript.action or {})
 
     async def wait_for_rest(self, turns: int) -> None:

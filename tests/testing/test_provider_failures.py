@@ -17,7 +17,7 @@ from indelible.models.http.sse import SseDecoder
 from indelible.testing import SimulatedProvider, parts, write_reply
 from indelible.testing.model import Script
 from indelible.testing.provider import WireName
-from indelible.testing.provider.reply import DIALECTS
+from indelible.testing.provider.exchange import DIALECTS
 
 ASK: Final = [{"role": "user", "content": "Hello"}]
 BODY: Final = {"model": "m", "max_tokens": 9, "messages": ASK, "input": "Hello"}

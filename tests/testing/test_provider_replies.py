@@ -23,7 +23,7 @@ from indelible.models.profile import Profile
 from indelible.models.protocol import Call
 from indelible.testing import parts, write_reply
 from indelible.testing.provider import WireName
-from indelible.testing.provider.order import PartOrder
+from indelible.testing.provider.dialect import PartOrder
 
 
 def read_back(wire: WireName, said: Sequence[Part]) -> tuple[list[Block], Finish]:

@@ -18,7 +18,7 @@ from indelible.models.profile import Profile
 from indelible.models.protocol import Call, CallOptions, PromptMessage
 from indelible.testing import ScriptedModel, SimulatedProvider, parts
 from indelible.testing.provider import WireName
-from indelible.testing.provider.reply import DIALECTS
+from indelible.testing.provider.exchange import DIALECTS
 
 HEADERS: Final = {"anthropic-version": "2023-06-01"}
 ASK: Final = [{"role": "user", "content": "Hello"}]

@@ -39,7 +39,7 @@ from indelible.content import (
 from indelible.errors import ModelFailed
 from indelible.models.protocol import Call, PromptMessage
 from indelible.prove.script import Wish
-from indelible.prove.servers.tools import AGAIN, ASK, DRAW, ONCE
+from indelible.prove.tools import AGAIN, ASK, DRAW, ONCE
 
 
 class ProofModel:

@@ -15,7 +15,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from indelible.prove.checks.evidence import Evidence, Fault
+from indelible.prove.evidence import Evidence, Fault
 
 _FAULTS_SHOWN: Final = 10
 _WAYS: Final = {

@@ -27,23 +27,16 @@ from msgspec.structs import replace
 from indelible.client.client import Client
 from indelible.errors import IndelibleError
 from indelible.files.bytes import DATABASE, find_directory
-from indelible.prove.budget import KillBudget
-from indelible.prove.checks import check_chat
-from indelible.prove.checks.evidence import Evidence, Fault
-from indelible.prove.checks.files import check_files
-from indelible.prove.checks.prompts import check_outputs
-from indelible.prove.checks.tools import check_effects
-from indelible.prove.clients.actions import ActionName
-from indelible.prove.clients.population import Population, gather_population
-from indelible.prove.clients.user import HABITS
-from indelible.prove.file_rows import find_left_files, find_row_faults, find_unused_files
-from indelible.prove.provider import ProofProvider
+from indelible.prove.checks import check_chat, check_effects, check_files
+from indelible.prove.evidence import Evidence, Fault, find_left_files, find_row_faults, find_unused_files
+from indelible.prove.faults import WAYS, FaultInjector, KillBudget, Way
+from indelible.prove.population import Population, gather_population
+from indelible.prove.provider import ProofProvider, check_outputs
 from indelible.prove.report import Report, count_actions, count_replies
 from indelible.prove.script import find_reply
-from indelible.prove.servers.fault_injector import WAYS, FaultInjector, Way
-from indelible.prove.servers.group import run_servers
-from indelible.prove.servers.process import Orders
-from indelible.prove.servers.tools import SAFE_TOOLS, ToolRun, read_notebook
+from indelible.prove.servers import Orders, run_servers
+from indelible.prove.tools import SAFE_TOOLS, ToolRun, read_notebook
+from indelible.prove.user import HABITS, ActionName
 from indelible.settings import Settings
 from indelible.store.database.address import describe, parse_address
 from indelible.store.database.migrate import migrate

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from indelible.api.records import AttemptRecord
 from indelible.clock import Clock, SystemClock
@@ -110,6 +111,20 @@ class ReplayedModel(HttpModel):
             http=_Player(recording),
             clock=clock or SystemClock(),
         )
+
+
+class RecordedModel(ReplayedModel):
+    """A reply that looked wrong, kept as a test: it replays the file on every call. It makes no titles.
+
+    `indelible debug replay RUN --save strange.json` saves one, and a test replays it through the real adapter:
+
+        async with indelible.open("test.db", model=RecordedModel("strange.json")) as app:
+            ...
+    """
+
+    def __init__(self, path: Path | str, *, clock: Clock | None = None) -> None:
+        super().__init__(Recording.load(Path(path)), clock=clock)
+        self.traits = replace(self.traits, makes_titles=False)
 
 
 async def replay(recording: Recording) -> Replayed:

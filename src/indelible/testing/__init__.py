@@ -14,15 +14,15 @@ from indelible.testing.clock import ManualClock
 from indelible.testing.model import ScriptedModel, ScriptEnded
 
 if TYPE_CHECKING:
-    from indelible.testing.forbid import forbid_model_calls
+    from indelible.models.http.client import forbid_model_calls
+    from indelible.recording.replay import RecordedModel
     from indelible.testing.provider import SeenRequest, SimulatedProvider, faults, write_reply
-    from indelible.testing.recorded import RecordedModel
 
 _PROVIDER: Final = "indelible.testing.provider"
 _LOADED_LATER: Final = {
     **dict.fromkeys(("SeenRequest", "SimulatedProvider", "faults", "write_reply"), _PROVIDER),
-    "RecordedModel": "indelible.testing.recorded",
-    "forbid_model_calls": "indelible.testing.forbid",
+    "RecordedModel": "indelible.recording.replay",
+    "forbid_model_calls": "indelible.models.http.client",
 }
 
 __all__ = [

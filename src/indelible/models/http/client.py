@@ -19,8 +19,8 @@ from __future__ import annotations
 import functools
 import os
 import ssl
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final, Self
 from urllib.request import getproxies, proxy_bypass
 
@@ -49,6 +49,22 @@ class CallSwitch:
 
 
 call_switch: Final = CallSwitch()
+
+
+@contextmanager
+def forbid_model_calls() -> Iterator[None]:
+    """Make every call of a model on another machine fail, until the end of the block.
+
+    So a test cannot spend money or depend on a network. A call that would leave this machine fails with `ModelFailed`
+    of the kind `config`, which is not retried, and nothing is sent (tests/testing/test_forbid.py). A provider on
+    loopback, such as `SimulatedProvider`, may still be called. INDELIBLE_FORBID_MODEL_CALLS=1 does the same for a
+    process and its children.
+    """
+    call_switch.forbidden_by += 1
+    try:
+        yield
+    finally:
+        call_switch.forbidden_by -= 1
 
 
 @functools.lru_cache(maxsize=1)

@@ -1,4 +1,4 @@
-"""One request to the simulated provider, and its response.
+"""One request to the simulated provider, and its response; a whole reply as bytes, for tests that need no network.
 
 The head is sent with the first event, not before. So a model that fails before its first part is an error status, and
 one that fails later is an error event; a model that hangs leaves the stream hanging, and one that ends without a finish
@@ -15,7 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from aiohttp import web
@@ -25,19 +25,66 @@ from indelible.content.assemble import assemble
 from indelible.errors import ModelFailed
 from indelible.models.failures.classify import classify
 from indelible.models.protocol import Call, Model, PromptMessage
-from indelible.testing.provider.bend import Body, Severed, bend
-from indelible.testing.provider.events import encode_json
-from indelible.testing.provider.faults import ContentType, Fault, Hang, SlowHead, Status
-from indelible.testing.provider.refusals import Refusal
-from indelible.testing.provider.reply import DIALECTS, WireName
-from indelible.testing.provider.tally import Tally
-from indelible.testing.provider.wires.dialect import ParsedRequest, ReplyWriter
+from indelible.testing.provider.anthropic import AnthropicDialect
+from indelible.testing.provider.dialect import Dialect, ParsedRequest, ReplyWriter, encode_json
+from indelible.testing.provider.faults import Body, ContentType, Fault, Hang, Refusal, Severed, SlowHead, Status, bend
+from indelible.testing.provider.openai_chat import ChatDialect
+from indelible.testing.provider.openai_responses import ResponsesDialect
+
+WireName = Literal["anthropic", "openai", "openai-chat"]
+
+DIALECTS: Final[dict[WireName, Dialect]] = {
+    "anthropic": AnthropicDialect(),
+    "openai": ResponsesDialect(),
+    "openai-chat": ChatDialect(),
+}
 
 _EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
 _JSON: Final = "application/json"
 _WIRES: Final[dict[str, WireName]] = {dialect.path: wire for wire, dialect in DIALECTS.items()}
 _SHAPE_ERRORS: Final = (TypeError, AttributeError, LookupError, ValueError)
 """What parsing raises for JSON of an unexpected shape."""
+
+
+def write_reply(wire: WireName, parts: Iterable[Part], *, model: str = "simulated") -> list[bytes]:
+    """The events of a reply with these parts. Usage is included; an error part becomes an error event."""
+    parts = list(parts)
+    dialect = DIALECTS[wire]
+    body = {"model": model, "stream_options": {"include_usage": True}}
+    named = next((part.response_id for part in parts if isinstance(part, Finish)), None)
+    reply = dialect.open_reply(
+        ParsedRequest(model=model, body=body, messages=[]), named or f"{dialect.reply_prefix}simulated"
+    )
+    events: list[bytes] = []
+    for part in parts:
+        if isinstance(part, StreamError):
+            return events + reply.write_failure(dialect.refuse_failure(classify(part)))
+        events += reply.write(part)
+    return events
+
+
+class Tally:
+    def __init__(self) -> None:
+        self.count = 0
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    def add(self) -> None:
+        self.count += 1
+        for wanted, waiter in self._waiting:
+            if wanted <= self.count and not waiter.done():
+                waiter.set_result(None)
+
+    async def wait_for(self, wanted: int) -> None:
+        """Wait until the count reaches `wanted`."""
+        if self.count >= wanted:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (wanted, waiter)
+        self._waiting.append(entry)
+        try:
+            await waiter
+        finally:
+            self._waiting.remove(entry)
 
 
 class SeenRequest(msgspec.Struct, frozen=True, kw_only=True):

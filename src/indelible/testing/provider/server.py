@@ -26,12 +26,9 @@ from aiohttp import web
 
 from indelible.models.protocol import Model
 from indelible.testing.model import Script, ScriptedModel, ScriptEnded
-from indelible.testing.provider.events import encode_json
-from indelible.testing.provider.exchange import ProviderExchange, ProviderState, SeenRequest
-from indelible.testing.provider.faults import Fault
-from indelible.testing.provider.refusals import Refusal
-from indelible.testing.provider.reply import DIALECTS, WireName
-from indelible.testing.provider.tally import Tally
+from indelible.testing.provider.dialect import encode_json
+from indelible.testing.provider.exchange import DIALECTS, ProviderExchange, ProviderState, SeenRequest, Tally, WireName
+from indelible.testing.provider.faults import Fault, Refusal
 
 _MAX_REQUEST_BYTES: Final = 64 * 1024 * 1024
 

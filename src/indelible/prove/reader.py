@@ -1,31 +1,35 @@
-"""What one reader received of a chat, event by event, and what was wrong with it.
+"""A reader of one chat over HTTP, what it received event by event, and what was wrong with it.
 
-A transcript has no opinion about what should have been written. It knows the rules of a feed (docs/feed.md): an attempt
-begins once, its rows come in order and without gap, exactly one event ends it and names its last row, a message that
-ends it agrees with its rows, text that was shown is never retracted, a turn ends once. A reader that starts at the
-beginning never gets a snapshot: that would mean that the server did not know the reader's cursor.
+The client reconnects by itself, with its cursor, as often as the connection is lost. A restless reader also disconnects
+every few events. Either way it has one transcript, which has no opinion about what should have been written. It knows
+the rules of a feed (docs/feed.md): an attempt begins once, its rows come in order and without gap, exactly one event
+ends it and names its last row, a message that ends it agrees with its rows, text that was shown is never retracted, a
+turn ends once, and who starts at the beginning never gets a snapshot.
 
 Two readers of one chat receive the same facts in the same order; only the rows of a running attempt may come at other
-places between them. So a transcript keeps the facts and the rows apart, and transcripts can be compared.
+places between them. So a transcript keeps the facts and the rows apart, and transcripts can be compared. It also keeps
+the tree of all messages with the head, as a client that shows branches would: from them the question of each turn is
+read. A message of the user in a running turn begins the next one or steers this one; the next event shows which.
 
-It also keeps the tree of all messages with the head, as a client that shows branches would: from them the question of
-each turn is read, whether it was sent, queued, edited or is answered again. A message of the user in a running turn
-begins the next one or steers this one; the next event shows which.
-
-Pure. checks/ compares transcripts; tests/prove/test_checker.py tests both.
+checks.py compares transcripts; tests/prove/test_checker.py tests both.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from indelible.api.events import FeedEvent
+from indelible.client.remote import RemoteService
+from indelible.errors import IndelibleError
 
 _COMPARED_FIELDS: Final = ("id", "parent_id", "role", "blocks", "partial", "reason", "continues", "model")
+
 _DIFFERS_BY_TIME: Final = frozenset({"queue"})
 """Of a queue event: what still waits at the time of reading."""
 
@@ -307,3 +311,47 @@ def _describe(event: FeedEvent) -> str:
 def describe_message(message: dict[str, Any]) -> str:
     """The facts about a message, in a feed and elsewhere."""
     return json.dumps({name: message.get(name) for name in _COMPARED_FIELDS}, sort_keys=True)
+
+
+class SimulatedReader:
+    """`reconnects` counts the reconnects."""
+
+    def __init__(self, client: RemoteService, chat_id: str, *, restless_after: int | None = None) -> None:
+        self.transcript = ReaderTranscript()
+        self.reconnects = 0
+        self._client = client
+        self._chat_id = chat_id
+        self._restless_after = restless_after
+        self._changed = asyncio.Event()
+
+    async def read(self) -> None:
+        """Read without end. A server that does not come back is a fault of the transcript."""
+        try:
+            await self._read()
+        except IndelibleError as error:
+            self.transcript.faults.append(f"a reader had to give up: {error}")
+            self._changed.set()
+
+    async def _read(self) -> None:
+        while True:
+            async with self._open_feed() as feed:
+                received = 0
+                async for event in feed:
+                    self.transcript.add(event)
+                    self._changed.set()
+                    received += 1
+                    if received == self._restless_after:
+                        break
+            self._note_reconnect()
+
+    def _open_feed(self) -> AbstractAsyncContextManager[AsyncIterator[FeedEvent]]:
+        after = self.transcript.cursor or "start"
+        return self._client.open_events(self._chat_id, after=after, on_reconnect=self._note_reconnect)
+
+    async def wait_until(self, is_so: Callable[[ReaderTranscript], bool]) -> None:
+        while not is_so(self.transcript):
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _note_reconnect(self) -> None:
+        self.reconnects += 1

@@ -1,12 +1,15 @@
-"""Named crash points at which a server can be made to kill itself.
+"""What a proof has inside the servers: tools that leave a trace, and named points at which a server kills itself.
 
-A kill from outside lands wherever the process happens to be. These land at the worst moments: between a flush and its
-commit, between a commit and its notification, in a tool, in a stop, in a takeover, in an upload. The product has no
-code for them: in the process that `prove` starts, public methods of the stores and the notifiers are wrapped before
-anything starts, and the wrappers pass the crash points.
+A run of a tool is a line in the notebook, a file that outlives every server: its name, its idempotency key and the note
+that the model gave it, written in one piece before the tool returns. `jot_once` must not run twice; `jot_again` is
+declared idempotent, and so is `draw`, whose result also has a picture. `ask_user` is run by the client, so no server
+has it. The model calls them by name (model.py); checks.py checks the notebook.
 
-At an armed point the work pauses for a moment before the process dies, while everything else in it continues, so that
-anything published too early has time to reach a reader. Passes are counted per process, from the moment of arming.
+A kill from outside lands wherever the process happens to be. Crash points land at the worst moments: between a flush
+and its commit, between a commit and its notification, in a tool, in a stop, in a takeover, in an upload. The product
+has no code for them: public methods of the stores and the notifiers are wrapped before anything starts. At an armed
+point the work pauses for a moment before the process dies, while everything else continues, so that anything published
+too early has time to reach a reader. Passes are counted per process, from the moment of arming.
 
 Must stay true (tests/prove/test_crash_points.py): an armed process dies at the point by SIGKILL, and one that is not
 armed behaves as usual.
@@ -16,15 +19,87 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Literal, get_args
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, get_args
 
+from indelible.content import File, ToolSpec
 from indelible.files.bytes import DatabaseWriter, DirectoryWriter
 from indelible.files.sql_files import SqlFiles
 from indelible.machine.commands import Acquire, Command, FinishInterruption
 from indelible.notify import LocalNotifier, PostgresNotifier
+from indelible.prove.script import make_file
 from indelible.store.sql_store import SqlStore
+from indelible.tools.tool import Tool, ToolContext, tool
+
+ONCE: Final = "jot_once"
+AGAIN: Final = "jot_again"
+DRAW: Final = "draw"
+ASK: Final = "ask_user"
+SAFE_TOOLS: Final = frozenset({AGAIN, DRAW})
+
+CLIENT_TOOLS: Final = [
+    ToolSpec(
+        name=ASK,
+        description="Ask the user.",
+        input_schema={"type": "object", "properties": {"note": {"type": "string"}}, "required": ["note"]},
+    )
+]
+
+_TOOL_S: Final = 0.05
+_REPORT: Final = re.compile(r'(?:\[")?noted (\d+-\d+)')
+
+
+class ToolRun(NamedTuple):
+    """A line of the notebook. The key begins with the turn."""
+
+    name: str
+    key: str
+    note: str
+
+
+def make_tools(notebook: Path, crash_points: CrashPoints) -> list[Tool[Any, Any]]:
+    async def jot(note: str, context: ToolContext) -> str:
+        await crash_points.pass_by("before_effect")
+        line = f"{context.name} {context.idempotency_key} {note}\n"
+        handle = os.open(notebook, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(handle, line.encode())
+        finally:
+            os.close(handle)
+        await crash_points.pass_by("after_effect")
+        await asyncio.sleep(_TOOL_S)
+        return f"noted {note}"
+
+    async def draw(note: str, context: ToolContext) -> list[str | File]:
+        drawn = make_file(note)
+        report = await jot(note, context)
+        return [report, File(drawn.media_type, name=drawn.name, data=drawn.data)]
+
+    return [
+        tool(jot, name=ONCE, description="Note something. Twice would be wrong."),
+        tool(jot, name=AGAIN, description="Note something. Twice does no harm.", idempotent=True),
+        tool(draw, name=DRAW, description="Note something and draw it.", idempotent=True),
+    ]
+
+
+def read_report(output: str) -> str | None:
+    """The note in the result of a tool; None if the result does not say that the tool ran."""
+    found = _REPORT.match(output)
+    return None if found is None else found[1]
+
+
+def read_notebook(notebook: Path) -> list[ToolRun]:
+    """Every run of a tool."""
+    if not notebook.exists():
+        return []
+    return [ToolRun(*line.split()) for line in notebook.read_text().splitlines()]
+
+
+# --- crash points ---
+
 
 CrashPoint = Literal[
     "at_start",
@@ -38,6 +113,7 @@ CrashPoint = Literal[
     "before_file",
     "after_file",
 ]
+
 CRASH_POINTS: Final[tuple[CrashPoint, ...]] = get_args(CrashPoint)
 _STANDSTILL_S: Final = 0.03
 

@@ -15,12 +15,18 @@ from typing import Any, Final
 
 from indelible.content import Block, File, Reasoning, Text, ToolCall, ToolResult, ToolSpec
 from indelible.models.protocol import Call, CallOptions, PromptMessage
-from indelible.testing.provider.events import encode_json
-from indelible.testing.provider.refusals import Refusal
-from indelible.testing.provider.transcript import Transcript, find_orphans, find_unanswered, read_file
-from indelible.testing.provider.wires.dialect import ParsedRequest, ReplyWriter
-from indelible.testing.provider.wires.openai import OpenAI, refuse_missing
-from indelible.testing.provider.wires.openai_responses_reply import ResponsesReply
+from indelible.testing.provider.dialect import (
+    ParsedRequest,
+    ReplyWriter,
+    Transcript,
+    encode_json,
+    find_orphans,
+    find_unanswered,
+    read_file,
+)
+from indelible.testing.provider.faults import Refusal
+from indelible.testing.provider.openai_chat import OpenAI, refuse_missing
+from indelible.testing.provider.openai_responses_reply import ResponsesReply
 
 _PARAMETERS: Final = {
     "temperature": "temperature",
@@ -29,6 +35,7 @@ _PARAMETERS: Final = {
     "parallel_tool_calls": "parallel_tool_calls",
     "service_tier": "service_tier",
 }
+
 _TEXTS: Final = frozenset({"input_text", "output_text", "text"})
 
 
@@ -88,9 +95,6 @@ def _is_from_assistant(item: dict[str, Any]) -> bool:
     if kind == "message":
         return item.get("role") == "assistant"
     return not kind.endswith("_output")
-
-
-# --- items -------------------------------------------------------------------------------
 
 
 def _read_item(transcript: Transcript, item: Any, place: str) -> None:

@@ -1,14 +1,19 @@
-"""Killing servers: every way in which one can fail, in an order determined by the seed.
+"""Killing servers: every way in which one can fail, in an order determined by the seed, while the turns can bear it.
 
     sigkill        at a random instant
     sigterm        a graceful shutdown at a random instant; it has to exit with status 0
     sigstop        paused. With two servers: past its lease, so that it resumes without its chats
-    a point        killed at a named place in its work (crash_points.py)
+    a point        killed at a named place in its work (tools.py)
 
 Ways are dealt like cards: each once before any is repeated. Two of them need two kills: a server that is killed while
-it starts, or during a takeover, was restarted just before. Between two kills there is a short random time, and as much
-more as the running turns need to survive the next one (budget.py). If a point is not reached in time, the process is
-killed where it is.
+it starts, or during a takeover, was restarted just before. If a point is not reached in time, the process is killed
+where it is.
+
+A turn that survives ten crashes, or three in a row without writing anything, is failed on purpose: the turn itself may
+be what kills its workers (machine/decide.py). A proof must not cause that, so it waits until every running turn can
+survive the next kill. The database has the takeovers of each open turn, except one: a turn whose holder has sent no
+heartbeat since the last kill may be about to be taken over. That is never more than one, because a chat without a
+holder cannot be lost again. Must stay true (tests/prove/test_budget.py).
 """
 
 from __future__ import annotations
@@ -18,11 +23,63 @@ import random
 import signal
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from indelible.prove.budget import KillBudget
-from indelible.prove.servers.crash_points import CRASH_POINTS, CrashPoint
-from indelible.prove.servers.group import END_S, ServerUnderTest
+from indelible.machine.decide_worker import MAX_STALLED_TAKEOVERS, MAX_TAKEOVERS
+from indelible.prove.servers import END_S, ServerUnderTest
+from indelible.prove.tools import CRASH_POINTS, CrashPoint
+from indelible.store.commands.facts import load_progress
+from indelible.store.database.transaction import Database, Row, Transaction
+
+_BEFORE_ALL: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+_RUNNING: Final = """
+    SELECT t.chat_id, t.id, t.takeovers, t.stalled_takeovers, t.journal_rows_at_takeover, a.id AS attempt_id,
+        c.holder IS NOT NULL AND c.holder NOT IN (SELECT id FROM workers WHERE heartbeat_at > $1) AS owed
+    FROM turns AS t JOIN chats AS c ON c.id = t.chat_id
+    LEFT JOIN attempts AS a ON a.chat_id = t.chat_id AND a.turn_id = t.id AND a.ended_at IS NULL
+    WHERE t.ended_at IS NULL
+    """
+
+
+class KillBudget:
+    """The crashes that the open turns of a database have had, and how many more they can survive."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._last_death_at = _BEFORE_ALL
+
+    async def note_death(self) -> None:
+        """Call this after every kill."""
+        self._last_death_at = await self._database.read(_load_now)
+
+    async def can_bear(self, deaths: int) -> bool:
+        """Whether there is an open turn, and every open turn would survive so many more kills."""
+        since = self._last_death_at
+        return await self._database.read(lambda transaction: _can_bear(transaction, since, deaths))
+
+
+async def _load_now(transaction: Transaction) -> datetime:
+    return await transaction.now()
+
+
+async def _can_bear(transaction: Transaction, since: datetime, deaths: int) -> bool:
+    running = await transaction.all(_RUNNING, since)
+    for turn in running:
+        progress = await load_progress(transaction, turn["chat_id"], turn["id"], turn["attempt_id"])
+        if not _is_bearable(turn, progress, deaths + int(turn["owed"])):
+            return False
+    return bool(running)
+
+
+def _is_bearable(turn: Row, progress: int, deaths: int) -> bool:
+    stalled = turn["stalled_takeovers"] if progress == turn["journal_rows_at_takeover"] else 0
+    return bool(turn["takeovers"] + deaths < MAX_TAKEOVERS and stalled + deaths < MAX_STALLED_TAKEOVERS)
+
+
+# --- ways to kill ---
+
 
 Way = Literal["sigkill", "sigterm", "sigstop"] | CrashPoint
 WAYS: Final[tuple[Way, ...]] = ("sigkill", "sigterm", "sigstop", *CRASH_POINTS)
@@ -30,14 +87,17 @@ _AT_STARTUP: Final[frozenset[Way]] = frozenset({"at_start", "during_takeover"})
 _LONGEST_WAIT_S: Final = 0.5
 _LONGEST_LIFE_S: Final = 3.0
 _PAUSE_S: Final = 0.5
+
 _NOTICED_AFTER_S: Final = 1.0
 """Until a worker has polled again (`poll_interval_s`) and taken over the chats of one whose lease is over."""
+
 _PASSES_AT_MOST: Final[dict[CrashPoint, int]] = {
     "before_flush": 8,
     "after_flush": 8,
     "before_notify": 4,
     "during_takeover": 4,
 }
+
 _POLL_INTERVAL_S: Final = 0.02
 
 

@@ -1,32 +1,208 @@
-"""The clients of the servers during a proof: for every chat a user and two readers.
+"""The clients of the servers during a proof: for every chat a user, two readers, and one that runs the client's tools.
 
 With two servers each reader stays with one of them, and the user with either, so everything is seen from both sides.
 With one server the second reader is restless: it disconnects and reconnects again and again. Each has its own client.
 
-At the end all wait for the last reply, and a new reader reads everything from the beginning (collecting.py). The result
-is the evidence for checks/.
+The client of a chat's tools answers the calls that a reply waits for: once, twice at the same time, or too late (after
+a stop, and again while a later reply waits for calls with the same ids). Of two that are submitted at the same time
+exactly one is accepted, and of those that come too late none.
+
+At the end all wait for the last reply, a new reader reads everything from the beginning, and the evidence is collected:
+the JSON that the server sent, not what the client's types would make of it. The totals of a chat may still grow when it
+is at rest: a worker that was paused while its reply was stopped adds late what it used. Totals never shrink, so a
+reading between two equal totals belongs to them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from indelible.client.http_transport import HttpTransport
 from indelible.client.remote import RemoteService
-from indelible.errors import IndelibleError
-from indelible.prove.checks.evidence import Deeds, Evidence, Fault, StoredCopy, UploadLog
-from indelible.prove.clients.actions import ActionName
-from indelible.prove.clients.collecting import collect_evidence, visit_branches
-from indelible.prove.clients.reader import SimulatedReader
-from indelible.prove.clients.tool_client import ToolClient
-from indelible.prove.clients.uploads import delete_files, load_copies, upload_unused
-from indelible.prove.clients.user import HABITS, SimulatedUser
+from indelible.content import ToolResult
+from indelible.errors import IndelibleError, Invalid, NotAllowed
+from indelible.prove.evidence import BranchVisit, Deeds, Evidence, Fault, StoredCopy, UploadLog
+from indelible.prove.model import read_note
+from indelible.prove.reader import SimulatedReader
+from indelible.prove.user import HABITS, ActionName, SimulatedUser, delete_files, load_copies, upload_unused
+from indelible.service.protocol import MAX_PAGE
+
+_TWICE: Final = 0.3
+_LATE: Final = 0.2
+Results = list[ToolResult]
+
+
+class ToolClient:
+    """`submitted` and its like are in the user's deeds."""
+
+    def __init__(self, client: RemoteService, user: SimulatedUser, reader: SimulatedReader, *, seed: int) -> None:
+        self._client = client
+        self._user = user
+        self._reader = reader
+        self._chance = random.Random(seed)  # noqa: S311  (it only has to be reproducible)
+        self._late: tuple[str, Results] | None = None
+        self._seen: set[str] = set()
+
+    async def run(self) -> None:
+        """Answer every call, without end."""
+        try:
+            while True:
+                await self._reader.wait_until(lambda seen: self._find_new(seen.action) is not None)
+                action = self._reader.transcript.action
+                if self._find_new(action) is not None:
+                    await self.answer(action or {})
+        except IndelibleError as error:
+            self._user.faults.append(f"a client tool was refused: {error}")
+
+    def _find_new(self, action: dict[str, Any] | None) -> list[str] | None:
+        """The notes of the calls, if they were not answered yet."""
+        notes = [] if action is None else [read_note(call["arguments"]) for call in action["calls"]]
+        return notes if notes and not self._seen.issuperset(notes) else None
+
+    async def answer(self, action: dict[str, Any]) -> None:
+        """Answer the calls that a reply waits for, in one way or another."""
+        turn_id = action["turn"]
+        notes = [read_note(call["arguments"]) for call in action["calls"]]
+        self._seen.update(notes)
+        results = [
+            ToolResult(call["id"], call["name"], output=f"answer {note}")
+            for call, note in zip(action["calls"], notes, strict=True)
+        ]
+        await self._try_late_results()
+        mood = self._chance.random()
+        if mood < _LATE:
+            await self._stop_first(turn_id, results)
+            return
+        times = 2 if mood < _LATE + _TWICE else 1
+        submits = [self._submit(turn_id, results) for _ in range(times)]
+        accepted = sum(await asyncio.gather(*submits))
+        if accepted > 1:
+            self._user.faults.append(f"the results of {turn_id} were accepted {accepted} times")
+        if accepted:
+            self._user.deeds.submitted.setdefault(turn_id, []).extend(notes)
+
+    async def _stop_first(self, turn_id: str, results: Results) -> None:
+        self._user.deeds.stops += 1
+        self._user.deeds.count("stop while waiting")
+        await self._client.interrupt(self._user.chat_id, turn=turn_id, wait_s=10)
+        self._late = (turn_id, results)
+        await self._try_late_results()
+        self._late = (turn_id, results)
+
+    async def _try_late_results(self) -> None:
+        """Submit the results of a reply that was stopped. Nobody may accept them."""
+        late, self._late = self._late, None
+        if late is not None:
+            self._user.deeds.count("late results")
+            if await self._submit(*late):
+                self._user.faults.append(f"the results of {late[0]} were accepted after it had ended")
+
+    async def _submit(self, turn_id: str, results: Results) -> bool:
+        self._user.deeds.count("client results")
+        try:
+            await self._client.submit_tool_results(self._user.chat_id, results, turn=turn_id)
+        except (NotAllowed, Invalid):
+            return False
+        return True
+
+
+# --- collecting ---
+
+
+_BRANCHES_AT_MOST: Final = 60
+_REST_POLL_S: Final = 0.1
+
+
+async def collect_evidence(
+    client: RemoteService, chat_id: str, deeds: Deeds, readers: Sequence[SimulatedReader], *, at_most_s: float
+) -> Evidence:
+    snapshot = await _wait_for_rest(client, chat_id, at_most_s=at_most_s)
+    while True:
+        newcomer = SimulatedReader(client, chat_id)
+        await _read_all([*readers, newcomer], newcomer, snapshot["cursor"], at_most_s=at_most_s)
+        before, snapshot = snapshot, await _read_chat(client, chat_id)
+        if snapshot["usage"] == before["usage"]:
+            break
+    return Evidence(
+        chat_id=chat_id,
+        deeds=deeds,
+        live=[reader.transcript for reader in readers],
+        stored=newcomer.transcript,
+        messages=await _read_messages(client, chat_id),
+        snapshot=snapshot,
+        tree=await client.http.read(dict, f"/chats/{chat_id}/tree"),
+    )
+
+
+async def visit_branches(client: RemoteService, evidence: Evidence) -> list[BranchVisit]:
+    """Go to the end of every branch, or of the newest ones, and read the conversation there."""
+    tree = evidence.stored.tree
+    inner = {message.parent_id for message in tree.values()}
+    ends = [message_id for message_id in tree if message_id not in inner][-_BRANCHES_AT_MOST:]
+    if evidence.snapshot["status"] != "idle" or len(ends) < 2:
+        return []
+    visits = []
+    for end_id in ends:
+        await client.switch_branch(evidence.chat_id, end_id)
+        visits.append(BranchVisit(end_id, await _read_messages(client, evidence.chat_id)))
+    return visits
+
+
+async def _wait_for_rest(client: RemoteService, chat_id: str, *, at_most_s: float) -> dict[str, Any]:
+    """A fork has no reader who would notice that its last reply has ended."""
+    ends_s = asyncio.get_running_loop().time() + at_most_s
+    while True:
+        snapshot = await _read_chat(client, chat_id)
+        if snapshot["status"] in ("idle", "error") or asyncio.get_running_loop().time() > ends_s:
+            return snapshot
+        await asyncio.sleep(_REST_POLL_S)
+
+
+async def _read_chat(client: RemoteService, chat_id: str) -> dict[str, Any]:
+    return await client.http.read(dict, f"/chats/{chat_id}")
+
+
+async def _read_messages(client: RemoteService, chat_id: str) -> list[dict[str, Any]]:
+    """The whole active branch, oldest first."""
+    found: list[dict[str, Any]] = []
+    before: str | None = None
+    while True:
+        page = await client.http.read(dict, f"/chats/{chat_id}/messages", {"before": before, "limit": MAX_PAGE})
+        found[:0] = page["items"]
+        before = page["next"]
+        if before is None:
+            return found
+
+
+async def _read_all(
+    readers: Sequence[SimulatedReader], newcomer: SimulatedReader, cursor: str, *, at_most_s: float
+) -> None:
+    reading = asyncio.create_task(newcomer.read())
+    try:
+        await _wait_for_all(
+            [reader.wait_until(lambda seen: seen.cursor == cursor) for reader in readers], at_most_s=at_most_s
+        )
+    finally:
+        reading.cancel()
+        await asyncio.wait([reading])
+
+
+async def _wait_for_all(waiting: Sequence[Awaitable[None]], *, at_most_s: float) -> None:
+    try:
+        async with asyncio.timeout(at_most_s):
+            await asyncio.gather(*waiting)
+    except TimeoutError:
+        return  # what they have not seen by now is a fault; checks.py finds it
+
+
+# --- all clients ---
+
 
 _RESTLESS_AFTER: Final = 7
 _TIMEOUT_S: Final = 300.0

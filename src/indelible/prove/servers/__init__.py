@@ -1,1 +1,0 @@
-"""The servers of a proof: started, killed in every way there is, and started again."""
