@@ -26,6 +26,7 @@ from tests.support.running_server import RunningServer
 
 from indelible.app.app import App
 from indelible.server.access.authentication import COOKIE
+from indelible.server.router import Router
 from indelible.server.wires.openai.names import ResponseName, name_conversation, name_message_item, name_response_item
 from indelible.service.files import Upload
 
@@ -99,6 +100,9 @@ def list_routes(server: RunningServer) -> set[tuple[str, str]]:
     found: set[tuple[str, str]] = set()
     routes: list[Any] = application.routes
     for route in routes:
+        if isinstance(route, Router):
+            found |= {(each.method, each.path) for each in route.operations}
+            continue
         methods = getattr(route, "methods", None) or ()
         found |= {(method, route.path) for method in methods if method != "HEAD"}
         assert isinstance(route, APIRoute) or route.path in ("/openapi.json", "/web"), route

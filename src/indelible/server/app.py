@@ -59,6 +59,7 @@ from indelible.server.routes import (
 from indelible.server.streaming.sse import DEFAULT_PACE, Pace
 from indelible.server.wires import routes as wires
 from indelible.server.wires.openai.error_middleware import OpenAIErrors
+from indelible.server.wires.openai.failures import RefusedByName, answer_refusal_by_name
 from indelible.settings import Settings
 from indelible.tools.toolset import AnyTool, name_of
 
@@ -220,7 +221,8 @@ class Server:
             _add_routes(application, routes.router, prefix=PREFIX)
         _add_routes(application, health.models, prefix=PREFIX)
         _add_routes(application, health.health)
-        wires.add_to(application, _add_routes)
+        _add_routes(application, wires.router)
+        application.add_exception_handler(RefusedByName, answer_refusal_by_name)
         add_problem_handlers(application)
         add_answer_schemas(application)
 
@@ -233,6 +235,8 @@ class Server:
                 if isinstance(route, APIRoute)
                 for method in sorted(route.methods or ())
             ]
+            routers = [route for route in application.routes if isinstance(route, Router)]
+            routes += [f"{each.method} {each.path}" for router in routers for each in router.operations]
             return JSONResponse(routes, headers=_PAGE_HEADERS)
 
         application.mount("/web", _WebFiles(directory=_WEB), name="web")

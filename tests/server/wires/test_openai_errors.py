@@ -8,7 +8,6 @@ from typing import Any
 
 import openai
 import pytest
-from fastapi.routing import APIRoute
 from tests.server.asking import read_problem
 from tests.server.wires.wire_clients import open_openai
 from tests.support.app_harness import AppHarness
@@ -18,18 +17,12 @@ from tests.support.waiting import deadline
 import indelible
 from indelible.content import ToolSpec
 from indelible.server.wires.openai.names import ResponseName, name_conversation
-from indelible.server.wires.routes import ROUTERS
+from indelible.server.wires.routes import router
 from indelible.testing import ScriptedModel
 from indelible.tools.tool import tool
 
 DOCS = Path(__file__).parents[3] / "docs"
-ROUTES = [
-    (method, prefix + route.path)
-    for prefix, router in ROUTERS
-    for route in router.routes
-    if isinstance(route, APIRoute)
-    for method in route.methods or ()
-]
+ROUTES = [(each.method, each.path) for each in router.operations]
 
 
 @tool

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from fastapi import APIRouter, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from indelible.api.shapes import ChatMessage
@@ -27,6 +27,7 @@ from indelible.content import ToolResult, encode
 from indelible.errors import Invalid, NotAllowed
 from indelible.server.dependencies import Reads, ReadyState, ServerState, State, Writes, answer_json
 from indelible.server.limits.feed_slots import WithSlot
+from indelible.server.router import Router
 from indelible.server.wires.ai_sdk.messages import (
     find_user_message,
     get_ui_id,
@@ -46,7 +47,7 @@ from indelible.server.wires.streaming import WireStream
 from indelible.service.conversations import PATH_AT_ONCE, ConversationService, TurnSettings, TurnStart
 from indelible.service.local import LocalService
 
-router = APIRouter(tags=["ai-sdk"], include_in_schema=False)
+router = Router(prefix="/ai-sdk")
 
 
 class ChatRequest(WireBody):

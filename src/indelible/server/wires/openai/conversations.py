@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from fastapi import APIRouter, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from indelible.errors import NotFound
 from indelible.ids import new_id, read_creation_ms
 from indelible.server.dependencies import Reads, State, Writes, answer_json
+from indelible.server.router import Router
+from indelible.server.wires.openai.error_middleware import PREFIX
 from indelible.server.wires.openai.items import write_items
 from indelible.server.wires.openai.names import name_conversation, read_conversation_name
 from indelible.server.wires.openai.pages import show_list, show_page
@@ -23,7 +25,7 @@ from indelible.server.wires.requests import WireBody, read_body
 from indelible.service.conversations import ConversationService, Given, TurnSettings, read_metadata
 from indelible.service.inputs import ChatChanges
 
-router = APIRouter(tags=["openai"], include_in_schema=False)
+router = Router(prefix=PREFIX)
 
 
 class ConversationRequest(WireBody):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fastapi import Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from indelible.errors import Invalid

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from indelible.errors import Invalid
 from indelible.server.dependencies import Reads, answer_json
+from indelible.server.router import Router
+from indelible.server.wires.openai.error_middleware import PREFIX
 from indelible.server.wires.openai.failures import RefusedByName
 from indelible.service.local import LocalService
 
-router = APIRouter(tags=["openai"], include_in_schema=False)
+router = Router(prefix=PREFIX)
 
 
 @router.get("/models")

@@ -19,7 +19,7 @@ import time
 from functools import partial
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Header, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from indelible.content import Message, ToolResult
@@ -27,9 +27,11 @@ from indelible.errors import Invalid
 from indelible.ids import new_id
 from indelible.server.dependencies import Reads, ReadyState, Writes, answer_json
 from indelible.server.limits.feed_slots import WithSlot
+from indelible.server.router import HEADER, Router
 from indelible.server.wires.content import continue_with, divide
 from indelible.server.wires.openai.chat_completions.projection import CompletionProjection
 from indelible.server.wires.openai.chat_completions.request import CompletionRequest, read_messages
+from indelible.server.wires.openai.error_middleware import PREFIX
 from indelible.server.wires.openai.failures import answer_failure
 from indelible.server.wires.openai.models import find_model_name
 from indelible.server.wires.requests import read_body
@@ -38,7 +40,7 @@ from indelible.service.conversations import ConversationService, TurnStart
 from indelible.service.inputs import ChatChanges
 
 CHAT: Final = "x-indelible-chat"
-router = APIRouter(tags=["openai"], include_in_schema=False)
+router = Router(prefix=PREFIX)
 
 
 @router.post("/chat/completions")
@@ -47,7 +49,7 @@ async def create_completion(
     state: ReadyState,
     service: Reads,
     once: Writes,
-    x_indelible_chat: Annotated[str | None, Header()] = None,
+    x_indelible_chat: Annotated[str | None, HEADER] = None,
 ) -> Response:
     """Create a chat completion: streamed, or when it is complete."""
     body = await read_body(request, CompletionRequest)

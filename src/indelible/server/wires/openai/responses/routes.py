@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from fastapi import APIRouter, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from indelible.api.events import Position
@@ -23,7 +23,9 @@ from indelible.errors import Invalid, NotAllowed
 from indelible.ids import new_id
 from indelible.server.dependencies import Reads, ReadyState, ServerState, State, Writes, answer_json
 from indelible.server.limits.feed_slots import WithSlot
+from indelible.server.router import Router
 from indelible.server.wires.content import Continuation, continue_with, divide
+from indelible.server.wires.openai.error_middleware import PREFIX
 from indelible.server.wires.openai.failures import answer_failure
 from indelible.server.wires.openai.items import write_items
 from indelible.server.wires.openai.models import find_model_name
@@ -45,7 +47,7 @@ from indelible.server.wires.streaming import WireStream, collect, project_stored
 from indelible.service.conversations import ConversationService, Given, TurnSettings, TurnStart, note_request, start_at
 from indelible.store.payloads import ChatPatch
 
-router = APIRouter(tags=["openai"], include_in_schema=False)
+router = Router(prefix=PREFIX)
 _CANCEL_WAIT_S = 30.0
 
 
