@@ -34,7 +34,7 @@ from tests.e2e.browsing import Window, browse, start_browser
 from tests.e2e.test_page_lists import SCROLL_UP, make_export
 from tests.support.app_harness import serve_app
 
-from indelible.client.lists import RemoteLists
+from indelible.client.client import RemoteLists
 from indelible.content import Part
 from indelible.testing import ScriptedModel, parts
 

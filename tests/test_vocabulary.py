@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 import indelible
+from indelible.client.client import RemoteService
 from indelible.client.http_transport import HttpTransport
-from indelible.client.remote import RemoteService
 from indelible.machine.states import State, Status
 from indelible.server.app import Server
 from indelible.settings import Settings, load_settings

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
+from indelible.api.operations import MAX_PAGE
 from indelible.app.chat import collect_pages
-from indelible.service.protocol import MAX_PAGE
 
 TOTAL = 2 * MAX_PAGE + 5
 

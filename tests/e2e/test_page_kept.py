@@ -14,7 +14,7 @@ from tests.support.app_harness import serve_app
 from tests.support.running_server import say
 from yarl import URL
 
-from indelible.client.lists import RemoteLists
+from indelible.client.client import RemoteLists
 from indelible.testing import ScriptedModel
 
 pytestmark = [

@@ -14,7 +14,7 @@ from tests.e2e.pen import Pen
 from tests.support.app_harness import serve_app
 from tests.support.running_server import say
 
-from indelible.client.lists import RemoteLists
+from indelible.client.client import RemoteLists
 from indelible.errors import ModelFailed
 from indelible.testing import ScriptedModel
 

@@ -8,7 +8,7 @@ import signal
 import pytest
 from tests.support.json_client import JsonClient
 
-from indelible.client.remote import RemoteService
+from indelible.client.client import RemoteService
 from indelible.prove.evidence import UploadLog
 from indelible.prove.script import Wish
 from indelible.prove.servers import Orders, ServerNotStarted, ServerUnderTest, run_servers

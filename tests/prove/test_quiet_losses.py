@@ -18,7 +18,7 @@ from tests.prove.quiet_sabotage import SABOTAGES, Sabotage
 from tests.support.app_harness import serve_app
 from tests.support.waiting import deadline
 
-from indelible.client.remote import RemoteService
+from indelible.client.client import RemoteService
 from indelible.content import Part
 from indelible.content.blocks import text_of
 from indelible.models.protocol import Call

@@ -17,7 +17,7 @@ from indelible.content import encode
 from indelible.errors import TooLarge
 from indelible.server.access.middleware import MAX_BODY_BYTES
 from indelible.server.limits.body_limits import BodyLimits
-from indelible.service.access.identity import Identity
+from indelible.service.access import Identity
 
 JSON = {"Content-Type": "application/json"}
 IMPORT = "/api/v1/chats/import"

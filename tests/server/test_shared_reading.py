@@ -11,15 +11,15 @@ from tests.support.json_client import JsonClient
 from tests.support.running_server import API
 
 from indelible.api.events import Position
+from indelible.api.inputs import ChatChanges
 from indelible.app.app import User
-from indelible.client.remote import RemoteService
+from indelible.client.client import RemoteService
 from indelible.content import Message, Text
 from indelible.errors import NotFound, ReadOnly
 from indelible.feed import Cursors
 from indelible.ids import new_id
 from indelible.machine import commands as c
 from indelible.service.files import Upload
-from indelible.service.inputs import ChatChanges
 from indelible.store.payloads import NewChat
 
 TOKEN = "the-first-admins-token"  # noqa: S105  (nobody's)

@@ -18,7 +18,7 @@ from tests.support.waiting import Watched, deadline
 
 import indelible
 from indelible.api.shapes import StoredFile
-from indelible.client.files import RemoteFiles
+from indelible.client.client import RemoteFiles
 from indelible.client.http_transport import ServerFailed
 from indelible.errors import Invalid, NotFound
 from indelible.models.http.sse import MAX_EVENT_BYTES

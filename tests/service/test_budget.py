@@ -14,7 +14,7 @@ from indelible.errors import RateLimited
 from indelible.machine import commands
 from indelible.models.catalog import PRICES_UNKNOWN
 from indelible.models.protocol import ModelTraits
-from indelible.service.budget import Budget
+from indelible.service.access import Budget
 from indelible.settings import load_settings
 from indelible.testing import ManualClock, ScriptedModel, parts
 

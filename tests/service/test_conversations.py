@@ -12,8 +12,8 @@ from tests.support.running_server import say, say_half
 from indelible.content import Message, Text, ToolCall, ToolResult
 from indelible.errors import NotAllowed, TooLarge
 from indelible.ids import new_id
+from indelible.service.chats import LocalService
 from indelible.service.conversations import ConversationService, Given, TurnSettings, note_request
-from indelible.service.local import LocalService
 from indelible.service.noted_request import read_request
 from indelible.testing import ScriptedModel
 

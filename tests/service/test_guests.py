@@ -21,7 +21,7 @@ from indelible.api.events import (
 )
 from indelible.api.shapes import ChatDetails, ChatMessage, ChatSummary, MessagePage
 from indelible.content import encode
-from indelible.service.access.guests import show_chat, show_event, show_file, show_summary
+from indelible.service.guests import show_chat, show_event, show_file, show_summary
 from indelible.store.lists.transfer import ChatFile, FileMessage
 
 AT: Final = "2026-01-01T00:00:00Z"
@@ -178,5 +178,5 @@ def test_every_field_is_hidden_from_guests_or_is_what_the_owner_sees(
 
 @pytest.mark.parametrize("shown", KNOWN)
 def test_somebody_has_thought_about_every_field_that_a_guest_may_see(shown: type[msgspec.Struct]) -> None:
-    """A field that is new here is shown to guests: hide it in service/access/guests.py, if it is the owner's."""
+    """A field that is new here is shown to guests: hide it in service/guests.py, if it is the owner's."""
     assert list(shown.__struct_fields__) == KNOWN[shown].split()

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 import indelible
+from indelible.api.operations import ListService
 from indelible.api.shapes import ChatPage
 from indelible.content import Block, File, Reasoning, Source, Text, ToolCall, ToolResult, encode
 from indelible.errors import Invalid, NotFound, NotPermitted, TooLarge
-from indelible.service.lists.local import LocalLists
-from indelible.service.lists.markdown import write_markdown
-from indelible.service.lists.protocol import ListService
+from indelible.service.lists import LocalLists, write_markdown
 from indelible.store.lists.transfer import ChatFile, FileMessage
 from indelible.testing import ScriptedModel
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import indelible
+from indelible.api.inputs import ChatChanges
+from indelible.api.operations import ChatService
 from indelible.errors import NotFound
-from indelible.service.inputs import ChatChanges
-from indelible.service.local import LocalService
-from indelible.service.protocol import ChatService
+from indelible.service.chats import LocalService
 
 CALLS: dict[str, Callable[[LocalService, str, str, str], Any]] = {
     "check_chat": lambda own, chat, message, queued: own.check_chat(chat),

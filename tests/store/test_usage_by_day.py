@@ -14,7 +14,7 @@ from indelible.api.shapes import UsageDay
 from indelible.content import Finish, TextDelta, Usage, UsageUpdate
 from indelible.errors import NotFound
 from indelible.machine import commands as c
-from indelible.service.lists.protocol import add_up
+from indelible.service.lists import add_up
 from indelible.store.payloads import StepResult
 from indelible.store.sql_store import SqlStore
 

@@ -18,7 +18,7 @@ from tests.support.waiting import deadline, describe, poll_until, wait_for_task
 
 from indelible.api.events import FeedEvent
 from indelible.app.app import App
-from indelible.client.remote import RemoteService
+from indelible.client.client import RemoteService
 from indelible.server.app import Server
 from indelible.server.process import Process
 from indelible.testing import parts

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from indelible.api.events import FeedEvent
+from indelible.api.inputs import Content
+from indelible.api.operations import ChatService
 from indelible.api.shapes import NEW_CHAT, ChatSummary, ModelEntry, StoredFile, UsagePage
 from indelible.app.archive import read_archive
 from indelible.app.chat import Chat, collect_pages
@@ -28,12 +30,10 @@ from indelible.files.bytes import DatabaseBytes
 from indelible.files.protocol import FileStore
 from indelible.files.sql_files import SqlFiles
 from indelible.recording.storage.sql_records import SqlRecords
-from indelible.service.budget import Budget
+from indelible.service.access import Budget
+from indelible.service.answers import FindWindow
+from indelible.service.chats import LocalService, ServiceDependencies
 from indelible.service.files import Upload, read_all
-from indelible.service.inputs import Content
-from indelible.service.local import LocalService, ServiceDependencies
-from indelible.service.protocol import ChatService
-from indelible.service.tool_results import FindWindow
 from indelible.store.accounts.sql_accounts import SqlAccounts
 from indelible.store.accounts.sql_shares import SqlShares
 from indelible.store.sql_store import SqlStore

@@ -28,13 +28,12 @@ from typing import Final, Literal, TypeVar
 
 from msgspec.structs import replace
 
+from indelible.api.operations import ChatService, FileService
 from indelible.api.shapes import CreatedChat
 from indelible.concurrency.tasks import run_to_completion
 from indelible.content import Block, File, ToolResult, encode
 from indelible.errors import Invalid, NotFound
 from indelible.files.protocol import CHUNK_BYTES
-from indelible.service.files import FileService
-from indelible.service.protocol import ChatService
 from indelible.store.lists.transfer import ChatFile, parse_file
 from indelible.store.queries.file_mentions import find_file_ids
 

@@ -1,7 +1,7 @@
 """One chat: every method is one use case, durable or refused.
 
 The same class serves chats of this process and chats behind a server: what differs is the service under it
-(service/protocol.py). Reading is separate from running. Leaving a loop over a reply stops nothing: the reply continues
+(api/operations.py). Reading is separate from running. Leaving a loop over a reply stops nothing: the reply continues
 and is saved, and `chat.events(after=cursor)` resumes reading it from anywhere.
 
 The service lists in pages; a program asks for as many items as it wants, or for all of them (`collect_pages`). Nothing
@@ -24,6 +24,8 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from indelible.api.events import FeedEvent, MessageTree
+from indelible.api.inputs import ChatChanges, Content, IfBusy, check_if_busy, to_blocks
+from indelible.api.operations import MAX_PAGE, ChatService
 from indelible.api.records import RunSummary, RunTree
 from indelible.api.shapes import (
     Accepted,
@@ -39,8 +41,6 @@ from indelible.app.archive import write_archive
 from indelible.app.reply import Reply
 from indelible.concurrency.readings import Reading, until_process_ends
 from indelible.content import ToolResult, ToolSpec
-from indelible.service.inputs import ChatChanges, Content, IfBusy, check_if_busy, to_blocks
-from indelible.service.protocol import MAX_PAGE, ChatService
 
 
 class Chat:

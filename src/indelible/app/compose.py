@@ -31,7 +31,7 @@ from indelible.notify import LocalNotifier, Notifier, PostgresNotifier
 from indelible.recording.recorder import DebugRecorder
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.redaction.known import KnownSecrets, list_process_secrets
-from indelible.service.budget import Budget
+from indelible.service.access import Budget
 from indelible.service.stop import StopSweeper
 from indelible.settings import Settings, load_settings
 from indelible.store.database.address import parse_address

@@ -30,12 +30,12 @@ from typing import Any, Literal, Self, cast
 import msgspec
 
 from indelible.api.events import FeedEvent
+from indelible.api.operations import ChatService
 from indelible.api.shapes import Accepted, ChatMessage, LiveBlocks
 from indelible.concurrency.readings import Reading
 from indelible.content import Part, TextDelta, Usage
 from indelible.content.blocks import text_of
 from indelible.errors import FailureKind, ModelFailed, NotFound, Shutdown
-from indelible.service.protocol import ChatService
 
 ReplyOutcome = Literal["complete", "interrupted", "failed", "edited", "requires_action", "withdrawn", "deleted"]
 

@@ -1,4 +1,4 @@
-"""`indelible user`: the users of a database. Their use cases are service/accounts/; logging in is docs/login.md."""
+"""`indelible user`: the users of a database. Their use cases are service/accounts.py; logging in is docs/login.md."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def change_role(
 
 
 def _check_change(name: str, **change: Any) -> None:
-    from indelible.service.accounts.logins import check_change  # noqa: PLC0415  (see options.py)
+    from indelible.service.accounts import check_change  # noqa: PLC0415  (see options.py)
 
     check_change(name, **change)
 

@@ -1,6 +1,6 @@
 """HTTP for the remote client: requests, retries, and a feed that never loses its position.
 
-This module knows no route: remote.py, lists.py and files.py name the methods, the paths and the types of the results.
+This module knows no route: client.py names the methods, the paths and the types of the results.
 A refusal raises the same error as in the library (errors.py). Every write carries an idempotency key and is repeated
 with it when the response was lost, so it happens once, whatever the network does. The feed reconnects by itself with
 its cursor: each event arrives once and in order, over any number of restarts of any number of servers behind the

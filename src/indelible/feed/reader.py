@@ -40,7 +40,7 @@ from indelible.store.queries.liveness import PENDING
 BUFFER_BYTES: Final = 1024 * 1024
 RESYNC_BYTES: Final = 8 * 1024 * 1024
 Show = Callable[[FeedEvent], FeedEvent | None]
-"""Reduces an event to what a guest may see (service/access/guests.py); None hides the event."""
+"""Reduces an event to what a guest may see (service/guests.py); None hides the event."""
 Stays = Callable[[], bool]
 """Whether a client that cannot resume in another process still reads along."""
 _log: Final = logging.getLogger(__name__)

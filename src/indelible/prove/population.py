@@ -23,15 +23,15 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from indelible.api.operations import MAX_PAGE
+from indelible.client.client import RemoteService
 from indelible.client.http_transport import HttpTransport
-from indelible.client.remote import RemoteService
 from indelible.content import ToolResult
 from indelible.errors import IndelibleError, Invalid, NotAllowed
 from indelible.prove.evidence import BranchVisit, Deeds, Evidence, Fault, StoredCopy, UploadLog
 from indelible.prove.model import read_note
 from indelible.prove.reader import SimulatedReader
 from indelible.prove.user import HABITS, ActionName, SimulatedUser, delete_files, load_copies, upload_unused
-from indelible.service.protocol import MAX_PAGE
 
 _TWICE: Final = 0.3
 _LATE: Final = 0.2

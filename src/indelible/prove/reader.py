@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from indelible.api.events import FeedEvent
-from indelible.client.remote import RemoteService
+from indelible.client.client import RemoteService
 from indelible.errors import IndelibleError
 
 _COMPARED_FIELDS: Final = ("id", "parent_id", "role", "blocks", "partial", "reason", "continues", "model")

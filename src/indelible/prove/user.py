@@ -19,9 +19,9 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, Literal
 
+from indelible.api.inputs import Content, IfBusy
 from indelible.api.shapes import Accepted
-from indelible.client.files import RemoteFiles
-from indelible.client.remote import RemoteService
+from indelible.client.client import RemoteFiles, RemoteService
 from indelible.content import File, Text
 from indelible.errors import IndelibleError, NotAllowed, NotFound
 from indelible.prove.evidence import Deeds, StoredCopy, UploadLog
@@ -29,7 +29,6 @@ from indelible.prove.reader import SeenMessage, SimulatedReader
 from indelible.prove.script import ProofFile, Wish, draw_file_count, draw_wish, list_files
 from indelible.prove.tools import CLIENT_TOOLS
 from indelible.service.files import read_all
-from indelible.service.inputs import Content, IfBusy
 
 _PIECE_BYTES: Final = 64 * 1024
 _PIECES_OF_A_SMALL_FILE: Final = 3

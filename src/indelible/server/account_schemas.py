@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
+from indelible.api.inputs import MAX_TOKEN_LABEL
 from indelible.api.shapes import Scope, UserRole
 from indelible.server.schemas import RequestBody
-from indelible.service.accounts.logins import MAX_TOKEN_LABEL
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 

@@ -1,6 +1,6 @@
 """What every route depends on: the process state, the user's service, and JSON responses.
 
-A route calls one method of the service of the user who sent the request (service/local.py), which checks that the chat
+A route calls one method of the service of the user who sent the request (service/chats.py), which checks that the chat
 is theirs. A write may carry
 an `Idempotency-Key`: `Writes` is then the service for this one request, so that the command, its response and the key
 are committed in one transaction (rule 3.5). A repeated request gets the same response and changes nothing.
@@ -19,6 +19,7 @@ from fastapi import Depends, Query, Request
 from msgspec import Meta
 from starlette.responses import Response
 
+from indelible.api.operations import MAX_PAGE
 from indelible.app.app import App
 from indelible.content import encode
 from indelible.errors import RateLimited
@@ -32,12 +33,9 @@ from indelible.server.prometheus import PrometheusMetrics
 from indelible.server.readiness import Readiness
 from indelible.server.router import FromRequest
 from indelible.server.streaming.sse import Pace
-from indelible.service.access.chat_access import Access
-from indelible.service.access.identity import Identity
-from indelible.service.accounts.logins import AccountService
-from indelible.service.accounts.sharing import ShareService
-from indelible.service.local import LocalService
-from indelible.service.protocol import MAX_PAGE
+from indelible.service.access import Access, Identity
+from indelible.service.accounts import AccountService, ShareService
+from indelible.service.chats import LocalService
 from indelible.settings import Settings
 
 JSON: Final = "application/json"

@@ -10,10 +10,20 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from indelible.api.inputs import (
+    MAX_DESCRIPTION,
+    MAX_LABEL,
+    MAX_LABELS,
+    MAX_NAME,
+    MAX_TITLE,
+    MAX_TOOLS,
+    ChatChanges,
+    Content,
+    IfBusy,
+    parse_content,
+)
 from indelible.api.shapes import DebugMode
 from indelible.content import TOOL_NAME, ToolResult, ToolSpec, encode
-from indelible.service.inputs import ChatChanges, Content, IfBusy, parse_content
-from indelible.store.limits import MAX_DESCRIPTION, MAX_LABEL, MAX_LABELS, MAX_NAME, MAX_TITLE, MAX_TOOLS
 
 ModelName = Annotated[str, Field(max_length=MAX_NAME)]
 Title = Annotated[str, Field(max_length=MAX_TITLE)]

@@ -33,6 +33,7 @@ import msgspec
 from msgspec.structs import replace
 
 from indelible.api.events import Position
+from indelible.api.inputs import IfBusy, to_blocks
 from indelible.api.shapes import Accepted, ChatMessage
 from indelible.content import Block, Message, ToolResult, ToolSpec, encode
 from indelible.content.messages import extract_title, find_first_words
@@ -41,9 +42,8 @@ from indelible.feed import Cursors
 from indelible.ids import ULID, derive_id, is_id, new_id
 from indelible.machine import commands
 from indelible.models.protocol import check_parameters
-from indelible.service.command_results import describe_accepted
-from indelible.service.inputs import IfBusy, to_blocks
-from indelible.service.local import LocalService
+from indelible.service.answers import describe_accepted
+from indelible.service.chats import LocalService
 from indelible.service.noted_request import note_in
 from indelible.store.payloads import AddedHistory, ChatPatch, NewChat, ToolResultsInput, UserInput
 from indelible.store.protocol import ForkPoint, Outcome

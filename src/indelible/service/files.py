@@ -1,8 +1,8 @@
 """Every use case of files, for one user, in process.
 
-`FileService` is beside `ChatService` (protocol.py) and is its `files`. Two classes implement it: `LocalFiles` here, and
-`RemoteFiles` (client/files.py) over HTTP; `User` (app/app.py) is written against the protocol alone. A file of another
-user is `NotFound`, exactly as one that does not exist, unless a chat that shows it is shared (access/file_access.py).
+`FileService` (api/operations.py) says what each one promises; `LocalFiles` implements it here, and `RemoteFiles`
+(client/client.py) over HTTP. A file of another user is `NotFound`, exactly as one that does not exist, unless a chat
+that shows it is shared (access.py).
 
 An upload takes a function that opens the stream, not the stream itself: a client whose connection broke sends the bytes
 again from the beginning.
@@ -15,43 +15,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Protocol
 
+from indelible.api.inputs import OpenChunks
+from indelible.api.operations import FileService
 from indelible.api.shapes import FilePage, Link, StoredFile
 from indelible.errors import Invalid, StoredFileNotFound
 from indelible.files.protocol import CHUNK_BYTES, FileStore, UploadKey, split_chunks
 from indelible.ids import is_id
-from indelible.service.access.file_access import FileAccess, FileGrant
-from indelible.service.pages import split_page
+from indelible.service.access import FileAccess, FileGrant
+from indelible.service.answers import split_page
 from indelible.store.accounts.protocol import ShareStore
-
-OpenChunks = Callable[[], AsyncIterator[bytes]]
-
-
-class FileService(Protocol):
-    async def upload(
-        self, open_chunks: OpenChunks, *, name: str, media_type: str | None = None, size: int | None = None
-    ) -> StoredFile:
-        """Store a file. `media_type` is only a hint: the first bytes decide. `size` is announced, if it is known."""
-
-    async def list_files(self, *, limit: int = 50, cursor: str | None = None) -> FilePage:
-        """The user's files, newest first."""
-
-    async def get_file(self, file_id: str) -> StoredFile:
-        """What is known about a file."""
-
-    def open_file(
-        self, file_id: str, *, start: int = 0, stop: int | None = None
-    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """The bytes of a file, or a range of them, in chunks."""
-
-    async def load_preview(self, file_id: str) -> bytes:
-        """A small WebP picture of an image. `NotFound` if it has none."""
-
-    async def delete_file(self, file_id: str) -> None:
-        """Delete a file that no chat uses."""
 
 
 class LocalFiles:

@@ -30,7 +30,7 @@ from indelible.feed import Feed
 from indelible.logs import get_logger
 from indelible.machine.commands import Interrupt
 from indelible.machine.states import Status
-from indelible.service.command_results import write_cursor
+from indelible.service.answers import write_cursor
 from indelible.store.protocol import ChatStore, Outcome
 
 _log: Final = get_logger(__name__)

@@ -11,22 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
+from indelible.api.inputs import MAX_DESCRIPTION, MAX_LABEL, MAX_LABELS, MAX_NAME, MAX_TITLE, MAX_TOOLS
 from indelible.content import TOOL_NAME, ToolSpec, encode
 from indelible.errors import Invalid, TooLarge
 from indelible.store.payloads import AddedHistory, ChatPatch, NewChat, Payload, QueuedInput, ToolResultsInput, UserInput
-
-MAX_TITLE: Final = 1000
-MAX_NAME: Final = 200
-"""The longest name of a model, in characters."""
-MAX_LABELS: Final = 100
-MAX_LABEL: Final = 100
-MAX_TOOLS: Final = 128
-MAX_DESCRIPTION: Final = 10_000
-"""The longest description of a tool, in characters."""
 
 
 class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,12 +19,12 @@ from typing import Any, Final, TextIO
 import msgspec
 from rich.console import Console
 
+from indelible.api.inputs import Content
 from indelible.app.chat import Chat
 from indelible.app.reply import Reply
 from indelible.clock import Clock
 from indelible.content import Usage
 from indelible.errors import ModelFailed
-from indelible.service.inputs import Content
 from indelible.terminal.ctrl_c import Presses, follow_until_stopped, receive_ctrl_c
 from indelible.terminal.feed_view import FeedView, Stage
 from indelible.terminal.plain import PlainReply

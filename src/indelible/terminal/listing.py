@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from indelible.api.operations import MAX_PAGE
 from indelible.api.shapes import ChatSummary
 from indelible.app.app import User
 from indelible.app.chat import Chat
 from indelible.errors import NotFound
-from indelible.service.protocol import MAX_PAGE
 from indelible.terminal.markdown import disarm
 
 LISTED: Final = 20

@@ -36,7 +36,7 @@ from indelible.app.app import App
 from indelible.errors import Invalid
 from indelible.loopback import is_loopback
 from indelible.server.access.guesses import Guesses
-from indelible.service.access.identity import Identity
+from indelible.service.access import Identity
 from indelible.settings import Settings
 from indelible.store.accounts.protocol import CredentialKey
 from indelible.store.accounts.secrets import hash_secret

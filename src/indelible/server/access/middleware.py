@@ -40,7 +40,7 @@ from indelible.settings import Settings
 
 if TYPE_CHECKING:
     from indelible.server.dependencies import ServerState
-    from indelible.service.access.identity import Identity
+    from indelible.service.access import Identity
 
 OPEN_TO_ALL: Final = frozenset({"/healthz", "/readyz"})
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
@@ -49,7 +49,7 @@ _NO_LOGIN: Final = frozenset({"/login", "/login/methods", "/login/oidc", "/login
 _NO_LOGIN_BELOW: Final = ("/shared/", "/api/v1/shared/")
 _STATIC: Final = "/web/"
 _OWN_RULE: Final = ("/api/v1/tokens", "/api/v1/users", SESSION)
-"""What service/accounts/logins.py checks: a token for these need not be one for writing."""
+"""What service/accounts.py checks: a token for these need not be one for writing."""
 
 _READ_TOO: Final = ("/v1/", "/ai-sdk/")
 """The compatible wires answer a write with the reply."""

@@ -12,7 +12,7 @@ from typing import Final
 from indelible.api.shapes import ALL_SCOPES
 from indelible.clock import Clock
 from indelible.errors import Invalid
-from indelible.service.accounts.logins import FIRST_ADMIN
+from indelible.service.accounts import FIRST_ADMIN
 from indelible.store.accounts.protocol import Account, AccountStore
 
 _VALID_FOR: Final = timedelta(hours=1)

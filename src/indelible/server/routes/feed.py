@@ -14,8 +14,8 @@ from indelible.server.access.revocation import OpenRequest
 from indelible.server.dependencies import Reads, ReadyState, ServerState
 from indelible.server.limits.feed_slots import WithSlot
 from indelible.server.streaming.sse import FeedResponse
-from indelible.service.access.identity import Identity
-from indelible.service.local import LocalService
+from indelible.service.access import Identity
+from indelible.service.chats import LocalService
 
 router = APIRouter(tags=["feed"])
 

@@ -35,7 +35,7 @@ from indelible.server.openapi.documented_problems import document_problem
 from indelible.server.openapi.response_schemas import answers
 from indelible.server.problem_details import answer_refusal, make_problem
 from indelible.server.ranges import Unsatisfiable, parse_range
-from indelible.service.access.file_access import FileGrant
+from indelible.service.access import FileGrant
 from indelible.service.files import LocalFiles
 
 _log: Final = logging.getLogger(__name__)

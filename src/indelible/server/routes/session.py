@@ -19,7 +19,7 @@ from indelible.server.dependencies import Login, ServerState, State, answer_json
 from indelible.server.login.cookies import clear_session_cookie, set_session_cookie
 from indelible.server.openapi.response_schemas import answers
 from indelible.server.problem_details import make_problem
-from indelible.service.access.identity import Identity
+from indelible.service.access import Identity
 from indelible.store.accounts.protocol import Credential
 
 router = APIRouter(tags=["session"])

@@ -1,6 +1,6 @@
 """Reading a chat by a link, without a login. The key in the path is the right; it is never logged (logs.py).
 
-The same bodies as those of the chat's own routes, as a guest sees them (service/access/guests.py), and nothing that
+The same bodies as those of the chat's own routes, as a guest sees them (service/guests.py), and nothing that
 changes anything: there is no other route below `/shared`. A feed begins with a snapshot whatever the cursor is.
 """
 
@@ -17,8 +17,8 @@ from indelible.server.limits.feed_slots import WithSlot
 from indelible.server.openapi.response_schemas import answers
 from indelible.server.routes.feed import answer_feed
 from indelible.server.routes.files import SENDS_BYTES, SENDS_PICTURE, answer_download, answer_preview
-from indelible.service.access.guests import show_chat
-from indelible.service.accounts.sharing import open_link
+from indelible.service.accounts import open_link
+from indelible.service.guests import show_chat
 
 router = APIRouter(tags=["shared"])
 

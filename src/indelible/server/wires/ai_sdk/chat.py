@@ -44,8 +44,8 @@ from indelible.server.wires.ai_sdk.projection import HEADERS, UiMessageProjectio
 from indelible.server.wires.content import divide
 from indelible.server.wires.requests import WireBody, read_body
 from indelible.server.wires.streaming import WireStream
+from indelible.service.chats import LocalService
 from indelible.service.conversations import PATH_AT_ONCE, ConversationService, TurnSettings, TurnStart
-from indelible.service.local import LocalService
 
 router = Router(prefix="/ai-sdk")
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from starlette.requests import Request
 from starlette.responses import Response
 
+from indelible.api.inputs import ChatChanges
 from indelible.errors import NotFound
 from indelible.ids import new_id, read_creation_ms
 from indelible.server.dependencies import Reads, State, Writes, answer_json
@@ -23,7 +24,6 @@ from indelible.server.wires.openai.responses.request import Metadata
 from indelible.server.wires.openai.responses.stored import read_input
 from indelible.server.wires.requests import WireBody, read_body
 from indelible.service.conversations import ConversationService, Given, TurnSettings, read_metadata
-from indelible.service.inputs import ChatChanges
 
 router = Router(prefix=PREFIX)
 

@@ -16,7 +16,7 @@ from indelible.server.dependencies import Reads, answer_json
 from indelible.server.router import Router
 from indelible.server.wires.openai.error_middleware import PREFIX
 from indelible.server.wires.openai.failures import RefusedByName
-from indelible.service.local import LocalService
+from indelible.service.chats import LocalService
 
 router = Router(prefix=PREFIX)
 

@@ -22,6 +22,7 @@ from typing import Annotated, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from indelible.api.inputs import ChatChanges
 from indelible.content import Message, ToolResult
 from indelible.errors import Invalid
 from indelible.ids import new_id
@@ -37,7 +38,6 @@ from indelible.server.wires.openai.models import find_model_name
 from indelible.server.wires.requests import read_body
 from indelible.server.wires.streaming import WireStream, collect
 from indelible.service.conversations import ConversationService, TurnStart
-from indelible.service.inputs import ChatChanges
 
 CHAT: Final = "x-indelible-chat"
 router = Router(prefix=PREFIX)

@@ -1,13 +1,22 @@
-"""The use cases of lists on the store and the feed of this process (protocol.py says what each one promises).
+"""The use cases beside a conversation: read marks, drafts, usage, chats as files, the live list.
 
-A read asks for the chat's owner first, as in local.py: an owner never changes. A write carries the user's id into its
+A read asks for the chat's owner first, as in chats.py: an owner never changes. A write carries the user's id into its
 transaction. `request` is set for a request that may be repeated.
+
+A chat as Markdown is for people: the active branch, as they see it. Text is written as it is, because models write
+Markdown. Titles and other names are one line, whatever they hold, so that none can pretend to be a message. Tool calls
+and their results are fenced, with a fence longer than any in them; reasoning and what only a model sees is left out. It
+cannot be imported; JSON can.
+
+Must stay true (tests/service/test_list_service.py): no use case reads or changes anything of another user; everything
+that people see of the active branch is in the Markdown, in order.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime
 from functools import partial
@@ -18,33 +27,45 @@ import msgspec
 from msgspec.structs import replace
 
 from indelible.api.events import FeedEvent
-from indelible.api.shapes import NEW_CHAT, ChatPage, CreatedChat, Draft, ExportFormat, UsagePage
-from indelible.content import encode
+from indelible.api.shapes import NEW_CHAT, ChatPage, CreatedChat, Draft, ExportFormat, UsageDay, UsagePage, UsageTotal
+from indelible.content import Block, File, Source, Text, ToolCall, ToolResult, encode
 from indelible.errors import Invalid, NotPermitted, TooLarge
 from indelible.feed import ListReader, Reader
 from indelible.models.protocol import check_parameters
-from indelible.service.access.chat_access import Access
-from indelible.service.access.guests import show_event, show_file
-from indelible.service.command_results import describe_copy, describe_nothing
-from indelible.service.idempotency import perform_once
-from indelible.service.lists.markdown import write_markdown
-from indelible.service.lists.protocol import add_up
-from indelible.service.pages import (
+from indelible.service.access import Access
+from indelible.service.answers import (
     check_search,
+    describe_copy,
+    describe_nothing,
+    perform_once,
     read_list_cursor,
     read_search_cursor,
     split_either,
     write_list_cursor,
     write_place,
 )
+from indelible.service.guests import show_event, show_file
 from indelible.store.commands.idempotency import Request
-from indelible.store.lists.transfer import ChatFile, parse_file
+from indelible.store.lists.transfer import ChatFile, FileMessage, parse_file
 from indelible.store.queries.listing import ChatFilter
 
 if TYPE_CHECKING:
-    from indelible.service.local import ServiceDependencies
+    from indelible.service.chats import ServiceDependencies
+
+
+def add_up(days: list[UsageDay]) -> UsageTotal:
+    known = [day.cost for day in days if day.cost is not None]
+    return UsageTotal(
+        input_tokens=sum(day.input_tokens for day in days),
+        output_tokens=sum(day.output_tokens for day in days),
+        cost=sum(known) if known or not days else None,
+        turns=sum(day.turns for day in days),
+    )
+
 
 _USAGE_DAYS: Final = 30
+
+
 _LARGEST_SEQ: Final = 2**63 - 1
 
 
@@ -194,3 +215,67 @@ class LocalLists:
     async def _check_chat(self, chat_id: str) -> None:
         if chat_id != NEW_CHAT:
             await self._access.check_owner(chat_id, await self._get_user_id())
+
+
+_SPEAKERS: Final = {"user": "You", "assistant": "Assistant", "tool": "Tool", "notice": "Notice", "system": "System"}
+
+
+_FENCES: Final = re.compile(r"`{3,}")
+
+
+def write_markdown(file: ChatFile) -> str:
+    written = [
+        f"# {_name(file.title) or 'Untitled'}",
+        *(part for message in list_path(file) for part in _write(message)),
+    ]
+    return "\n\n".join(written) + "\n"
+
+
+def list_path(file: ChatFile) -> list[FileMessage]:
+    """The active branch, oldest first, without what only a model sees."""
+    by_id = {message.id: message for message in file.messages}
+    path: list[FileMessage] = []
+    message = by_id.get(file.head or "")
+    while message is not None:
+        path.append(message)
+        message = by_id.get(message.parent_id or "")
+    return [message for message in reversed(path) if message.visibility != "model"]
+
+
+def _write(message: FileMessage) -> Iterator[str]:
+    parts = [part for block in message.blocks if (part := _write_block(block))]
+    if not parts:
+        return
+    if message.role != "tool":
+        model = f" ({_name(message.model)})" if message.role == "assistant" and message.model else ""
+        yield f"## {_SPEAKERS[message.role]}{model}"
+    yield from parts
+    if message.partial:
+        yield "*(interrupted)*"
+
+
+def _write_block(block: Block) -> str:
+    match block:
+        case Text():
+            return block.text.strip()
+        case ToolCall():
+            return f"**Tool call:** {_name(block.name)}\n\n{_fence(block.arguments, 'json')}"
+        case ToolResult():
+            output = block.output if isinstance(block.output, str) else str(block.output)
+            return f"**{'Error' if block.is_error else 'Result'}:** {_name(block.name)}\n\n{_fence(output)}"
+        case File():
+            return f"**File:** {_name(block.name or block.media_type)}"
+        case Source():
+            return f"**Source:** {_name(block.title or block.url or block.id)}"
+        case _:
+            return ""
+
+
+def _name(text: str | None) -> str:
+    return " ".join((text or "").split())
+
+
+def _fence(text: str, language: str = "") -> str:
+    longest = max((len(found[0]) for found in _FENCES.finditer(text)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"

@@ -1,10 +1,12 @@
-"""The use cases of logins: tokens of a user, and, for an admin, users.
+"""The use cases of logins and shares: tokens of a user, users for an admin, and who else may read a chat.
 
 A new token gets only scopes that the login creating it has, and ends no later than the token that this login comes
 from, so no token grants more than its creator could do, or for longer. Tokens are managed with a login or a token of
-scope `admin`: a leaked token for reading or writing cannot make another.
+scope `admin`: a leaked token for reading or writing cannot make another. A chat is shared with a user, or by a link
+that anybody can read who has it.
 
-Must stay true (tests/server/test_access_matrix.py, tests/server/test_login.py).
+Must stay true (tests/server/test_access_matrix.py, tests/server/test_login.py): a token grants no more than its creator
+has; a share lets others read, and nothing else.
 """
 
 from __future__ import annotations
@@ -15,16 +17,28 @@ from typing import Final
 
 from msgspec.structs import asdict
 
-from indelible.api.shapes import ALL_SCOPES, CreatedToken, Scope, TokenPage, UserInfo, UserPage, UserRole
+from indelible.api.inputs import MAX_TOKEN_LABEL
+from indelible.api.shapes import (
+    ALL_SCOPES,
+    ChatPage,
+    CreatedShare,
+    CreatedToken,
+    Link,
+    Scope,
+    SharePage,
+    TokenPage,
+    UserInfo,
+    UserPage,
+    UserRole,
+)
 from indelible.clock import Clock
-from indelible.errors import Invalid, NotPermitted
-from indelible.service.access.identity import Identity
-from indelible.store.accounts.protocol import Account, AccountStore
+from indelible.errors import Invalid, NotFound, NotPermitted
+from indelible.service.access import Access, Identity
+from indelible.service.guests import show_summary
+from indelible.store.accounts.protocol import Account, AccountStore, ShareStore
 
 FIRST_ADMIN: Final = "local"
 """The user whose chats a server without a login serves, and whose token the setting `token` is."""
-MAX_TOKEN_LABEL: Final = 200
-"""The longest label of a token, in characters."""
 
 
 class AccountService:
@@ -93,3 +107,41 @@ def check_change(name: str, *, role: UserRole | None = None, disabled: bool | No
 
 def _show_user(account: Account) -> UserInfo:
     return UserInfo(name=account.name, role=account.role, disabled=account.disabled, created_at=account.created_at)
+
+
+class ShareService:
+    """For one user."""
+
+    def __init__(self, shares: ShareStore, access: Access, user_id: str) -> None:
+        self._shares = shares
+        self._access = access
+        self._user_id = user_id
+
+    async def share(self, chat_id: str, user: str | None) -> CreatedShare:
+        async with self._access.explained(chat_id, self._user_id):
+            if user is not None:
+                made = await self._shares.share_with_user(chat_id, user, owner_id=self._user_id)
+                return CreatedShare(**asdict(made), url=None)
+            made, key = await self._shares.share_by_link(chat_id, owner_id=self._user_id)
+            return CreatedShare(**asdict(made), url=f"/shared/{key}")
+
+    async def list_shares(self, chat_id: str) -> SharePage:
+        async with self._access.explained(chat_id, self._user_id):
+            return SharePage(items=await self._shares.list_shares(chat_id, owner_id=self._user_id))
+
+    async def delete_share(self, chat_id: str, share_id: str) -> None:
+        async with self._access.explained(chat_id, self._user_id):
+            await self._shares.delete_share(chat_id, share_id, owner_id=self._user_id)
+
+    async def list_shared(self, *, limit: int) -> ChatPage:
+        """The chats that others share with this user, most recently updated first."""
+        found = await self._shares.list_shared(self._user_id, limit=limit)
+        return ChatPage(items=[show_summary(summary) for summary in found], next=None)
+
+
+async def open_link(shares: ShareStore, key: str) -> Link:
+    """The chat behind a link. A link that does not exist any more never did."""
+    link = await shares.find_link(key)
+    if link is None:
+        raise NotFound("This link does not exist, or its owner has removed it.")
+    return link

@@ -1,7 +1,7 @@
 """Every use case of a chat, for one user.
 
-Two classes implement it: `LocalService` (service/local.py) on the store and the feed of this process, and
-`RemoteService` (client/remote.py) on a server behind a URL. `User`, `Chat` and `Reply` (app/) are written against this
+Two classes implement it: `LocalService` (service/chats.py) on the store and the feed of this process, and
+`RemoteService` (client/client.py) on a server behind a URL. `User`, `Chat` and `Reply` (app/) are written against this
 protocol alone, so they are the same classes in both places.
 
 Every method checks that the chat is this user's. A chat of another user is `NotFound`, exactly as one that does not
@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import date
 from typing import Any, Protocol
 
 from indelible.api.events import FeedEvent, MessageTree
+from indelible.api.inputs import ChatChanges, Content, IfBusy, OpenChunks
 from indelible.api.records import RunTree
 from indelible.api.shapes import (
     Accepted,
@@ -24,18 +26,20 @@ from indelible.api.shapes import (
     ChatDetails,
     ChatPage,
     CreatedChat,
+    Draft,
+    ExportFormat,
+    FilePage,
     InterruptResult,
     MessagePage,
     ModelPage,
     QueuePage,
     RunPage,
+    StoredFile,
     UpdatedChat,
+    UsagePage,
 )
 from indelible.concurrency.readings import Readings
 from indelible.content import ToolResult, ToolSpec
-from indelible.service.files import FileService
-from indelible.service.inputs import ChatChanges, Content, IfBusy
-from indelible.service.lists.protocol import ListService
 
 MAX_PAGE = 200
 """The maximum number of items on a page."""
@@ -48,7 +52,7 @@ class ChatService(Protocol):
 
     @property
     def files(self) -> FileService:
-        """The use cases of the user's files (files.py)."""
+        """The use cases of the user's files."""
 
     @property
     def lists(self) -> ListService:
@@ -187,3 +191,57 @@ class ChatService(Protocol):
 
     async def list_models(self) -> ModelPage:
         """The model names that a chat, a message or a retry may use."""
+
+
+class FileService(Protocol):
+    async def upload(
+        self, open_chunks: OpenChunks, *, name: str, media_type: str | None = None, size: int | None = None
+    ) -> StoredFile:
+        """Store a file. `media_type` is only a hint: the first bytes decide. `size` is announced, if it is known."""
+
+    async def list_files(self, *, limit: int = 50, cursor: str | None = None) -> FilePage:
+        """The user's files, newest first."""
+
+    async def get_file(self, file_id: str) -> StoredFile:
+        """What is known about a file."""
+
+    def open_file(
+        self, file_id: str, *, start: int = 0, stop: int | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """The bytes of a file, or a range of them, in chunks."""
+
+    async def load_preview(self, file_id: str) -> bytes:
+        """A small WebP picture of an image. `NotFound` if it has none."""
+
+    async def delete_file(self, file_id: str) -> None:
+        """Delete a file that no chat uses."""
+
+
+class ListService(Protocol):
+    async def mark_read(self, chat_id: str, seq: int | None = None) -> None:
+        """Mark the chat as read, up to the event `seq` or all of it."""
+
+    async def get_draft(self, chat_id: str) -> Draft:
+        """What the user has typed in the chat; `new` instead of an id is the next chat."""
+
+    async def save_draft(self, chat_id: str, text: str) -> None:
+        """Replace the draft; an empty text deletes it."""
+
+    async def export_chat(self, chat_id: str, format: ExportFormat = "json") -> bytes:
+        """The chat as a file: all of it as JSON, which can be imported, or the active branch as Markdown."""
+
+    async def import_chat(self, content: bytes) -> CreatedChat:
+        """Create a chat from an exported one (JSON). A file with a mistake is `Invalid`, and changes nothing."""
+
+    async def get_usage(
+        self, *, since: date | None = None, until: date | None = None, user: str | None = None, by_user: bool = False
+    ) -> UsagePage:
+        """What the user's chats used, by day and model; the last 30 days by default.
+
+        An admin may ask for another user by name, or for all of them.
+        """
+
+    def open_tab(
+        self, chat_id: str | None = None, *, after: str | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[FeedEvent]]:
+        """The live list of the user's chats and, with `chat_id`, the feed of that chat woven into it."""

@@ -8,7 +8,7 @@ clears it: "no title" and "do not change the title" are different requests.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final, Literal, get_args
 
 import msgspec
@@ -97,3 +97,30 @@ def parse_content(given: str | list[dict[str, Any]]) -> Content:
         return decode_blocks(encode(given))
     except ValueError as error:
         raise Invalid(f"content: {_LONG_QUOTE.sub(_SHORT_QUOTE, str(error))}") from error
+
+
+MAX_TITLE: Final = 1000
+
+
+MAX_NAME: Final = 200
+"""The longest name of a model, in characters."""
+
+
+MAX_LABELS: Final = 100
+
+
+MAX_LABEL: Final = 100
+
+
+MAX_TOOLS: Final = 128
+
+
+MAX_DESCRIPTION: Final = 10_000
+"""The longest description of a tool, in characters."""
+
+
+MAX_TOKEN_LABEL: Final = 200
+"""The longest label of a token, in characters."""
+
+
+OpenChunks = Callable[[], AsyncIterator[bytes]]

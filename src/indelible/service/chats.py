@@ -1,8 +1,8 @@
-"""Every use case on the store and the feed of this process (see protocol.py for what each one promises).
+"""Every use case on the store and the feed of this process (api/operations.py says what each one promises).
 
 A command carries the user's id into the transaction, where the store compares it with the owner in the locked row. A
-read checks the owner first: an owner never changes, so the check stays valid during the read. access/ has the rule,
-and decides what other users may do.
+read checks the owner first: an owner never changes, so the check stays valid during the read. access.py has the
+rule, and decides what other users may do.
 
 `once` returns the same service for one request that may be repeated. Its command, its response and the key are
 committed in one transaction (rule 3.5), so a route calls the same method with or without a key.
@@ -11,9 +11,6 @@ This is the only place that builds payloads for commands of users.
 
 Must stay true (tests/service/test_local.py, tests/server/test_owners.py): no use case reads or changes a chat of
 another user; a repeated request changes nothing and gets the same response.
-
-api/shapes.py has the results, command_results.py makes those of commands, stop.py stops a reply, pages.py has the
-cursors of lists.
 """
 
 from __future__ import annotations
@@ -30,6 +27,7 @@ import msgspec
 from msgspec.structs import replace
 
 from indelible.api.events import BEGINNING, FeedEvent, MessageTree
+from indelible.api.inputs import ChatChanges, Content, IfBusy, check_changes, check_if_busy, to_blocks
 from indelible.api.records import RunTree
 from indelible.api.shapes import (
     Accepted,
@@ -57,23 +55,24 @@ from indelible.machine import commands
 from indelible.machine.commands import Command, SendCommand
 from indelible.models.protocol import check_parameters
 from indelible.recording.storage.protocol import RecordStore
-from indelible.service.access.chat_access import Access
-from indelible.service.access.guests import show_chat, show_event, show_messages, show_tree
-from indelible.service.budget import Budget
-from indelible.service.command_results import (
+from indelible.service.access import Access, Budget
+from indelible.service.answers import (
+    FindWindow,
+    check_name,
+    cut_results,
     describe_accepted,
     describe_copy,
     describe_nothing,
     describe_updated,
+    name_neighbours,
+    perform_once,
+    split_either,
     write_cursor,
 )
 from indelible.service.files import LocalFiles
-from indelible.service.idempotency import perform_once
-from indelible.service.inputs import ChatChanges, Content, IfBusy, check_changes, check_if_busy, to_blocks
-from indelible.service.lists.local import LocalLists
-from indelible.service.pages import check_name, name_neighbours, split_either
+from indelible.service.guests import show_chat, show_event, show_messages, show_tree
+from indelible.service.lists import LocalLists
 from indelible.service.stop import Stop, describe_stop, wait_for_end
-from indelible.service.tool_results import FindWindow, cut_results
 from indelible.store.accounts.protocol import ShareStore
 from indelible.store.commands.idempotency import Request
 from indelible.store.limits import StoreLimits

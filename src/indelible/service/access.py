@@ -1,0 +1,209 @@
+"""Who sends a request, what they may do with a chat or a file (docs/login.md), and how much they may spend in a day.
+
+    the owner                 everything
+    a user it is shared with  read it: the chat, its messages, its tree, its events; anything else is `ReadOnly`
+    everybody else            it does not exist: `NotFound`
+
+The store compares the owner in the locked row of every command; this module explains its refusal. So the owner's
+request costs nothing here, and nobody else's can change anything. A guest opens a file by the authority of one share:
+the chat it shares has to use the file, and people have to see it there. A file that is only queued, only for the model,
+or in another chat of the same owner does not exist for a guest. A grant names its share, and a download ends with it.
+
+Must stay true (tests/server/test_access_matrix.py, tests/server/test_shared_files.py): the table above, for every
+route. (tests/service/test_budget.py): the limit is per user, ends at midnight UTC, and stops no running reply; deleting
+a chat gives nothing back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Final, Literal, NamedTuple, Protocol
+
+import msgspec
+
+from indelible.api.shapes import ALL_SCOPES, Link, Scope, StoredFile, UsageDay, UserRole
+from indelible.clock import Clock
+from indelible.errors import ChatNotFound, NotFound, NotPermitted, RateLimited, ReadOnly, StoredFileNotFound
+from indelible.files.protocol import FileStore
+from indelible.machine import commands
+from indelible.machine.commands import Command
+from indelible.store.accounts.protocol import Credential, CredentialKey, ShareStore
+from indelible.store.protocol import ChatStore
+
+_READ_ONLY: Final = "This chat is shared with you for reading. Only its owner can do this."
+
+
+class Access:
+    """Without `shares`, a chat is its owner's alone."""
+
+    def __init__(self, store: ChatStore, shares: ShareStore | None) -> None:
+        self._store = store
+        self._shares = shares
+
+    async def check_read(self, chat_id: str, user_id: str) -> str | None:
+        """The share that makes the user who reads the chat a guest (guests.py); None for the owner.
+
+        Raises `NotFound` for a user who may not read it.
+        """
+        if await self._store.owner(chat_id) == user_id:
+            return None
+        share_id = await self.find_share(chat_id, user_id)
+        if share_id is None:
+            raise ChatNotFound
+        return share_id
+
+    async def check_owner(self, chat_id: str, user_id: str) -> None:
+        """Raises `NotFound`, or `ReadOnly`, unless the chat is this user's."""
+        async with self.explained(chat_id, user_id):
+            if await self._store.owner(chat_id) != user_id:
+                raise ChatNotFound
+
+    async def find_share(self, chat_id: str, user_id: str) -> str | None:
+        """The share that lets this user read another's chat."""
+        return None if self._shares is None else await self._shares.find_share(chat_id, user_id)
+
+    @asynccontextmanager
+    async def explained(self, chat_id: str, user_id: str) -> AsyncIterator[None]:
+        """A `NotFound` within the block is `ReadOnly` to those who may read the chat."""
+        try:
+            yield
+        except NotFound as error:
+            if await self.find_share(chat_id, user_id) is not None:
+                raise ReadOnly(_READ_ONLY) from error
+            raise
+
+
+class FileGrant(NamedTuple):
+    """The right to open a file. `share_id` is the share that it depends on; None for the owner."""
+
+    file: StoredFile
+    owner_id: str
+    share_id: str | None = None
+
+
+class FileAccess:
+    """Without `shares`, a file is its owner's alone."""
+
+    def __init__(self, files: FileStore, shares: ShareStore | None) -> None:
+        self._files = files
+        self._shares = shares
+
+    async def find(self, user_id: str, file_id: str) -> FileGrant:
+        """What lets this user open the file. Raises `NotFound` if nothing does."""
+        try:
+            return FileGrant(await self._files.get_file(user_id, file_id), user_id)
+        except NotFound:
+            for link in [] if self._shares is None else await self._shares.find_file_shares(user_id, file_id):
+                if await self._files.is_shown(link.chat_id, file_id):
+                    return FileGrant(await self._files.get_file(link.owner_id, file_id), link.owner_id, link.share_id)
+            raise
+
+    async def find_linked(self, link: Link, file_id: str) -> FileGrant:
+        """What lets whoever has this link open the file. Raises `NotFound` if it is not in the chat."""
+        file = await self._files.get_file(link.owner_id, file_id)
+        if not await self._files.is_shown(link.chat_id, file_id):
+            raise StoredFileNotFound
+        return FileGrant(file, link.owner_id, link.share_id)
+
+
+LoginHow = Literal["none", "proxy", "token", "session"]
+
+
+_NEEDS: dict[Scope, str] = {
+    "read": "This token may not read.",
+    "write": "This token may only read. Use one with the scope `write`.",
+    "admin": "This needs a login, or a token with the scope `admin`.",
+}
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """`key` is the row that these rights come from; None if they come from the settings alone.
+
+    `token_expires_at` is the end of the token that they come from, also those of a session that it opened.
+    """
+
+    user_id: str
+    user: str
+    role: UserRole
+    how: LoginHow
+    scopes: tuple[Scope, ...] = ALL_SCOPES
+    key: CredentialKey | None = None
+    expires_at: datetime | None = None
+    token_expires_at: datetime | None = None
+
+    @classmethod
+    def of(cls, credential: Credential, how: LoginHow) -> Identity:
+        return cls(
+            user_id=credential.user_id,
+            user=credential.user,
+            role=credential.role,
+            how=how,
+            scopes=credential.scopes,
+            key=credential.key,
+            expires_at=credential.expires_at,
+            token_expires_at=credential.token_expires_at,
+        )
+
+    def check_scope(self, scope: Scope) -> None:
+        """Raises `NotPermitted` if this login has no such scope."""
+        if scope not in self.scopes:
+            raise NotPermitted(_NEEDS[scope])
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether this is an admin who may act as one."""
+        return self.role == "admin" and "admin" in self.scopes
+
+    def check_admin(self) -> None:
+        """Raises `NotPermitted` unless this is an admin who may act as one."""
+        self.check_scope("admin")
+        if self.role != "admin":
+            raise NotPermitted("Only an admin may do this.")
+
+
+_STARTS_A_REPLY: Final = (
+    commands.Send,
+    commands.SendInterrupt,
+    commands.SendSteer,
+    commands.Edit,
+    commands.Regenerate,
+    commands.Retry,
+    commands.Continue,
+    commands.Compact,
+    commands.PromoteQueued,
+    commands.ToolResults,
+)
+
+
+class LoadUsage(Protocol):
+    """`ListStore.usage`."""
+
+    async def __call__(self, user_id: str, /, *, since: date, until: date) -> list[UsageDay]: ...
+
+
+class Budget:
+    """0 means no limit."""
+
+    def __init__(self, load_usage: LoadUsage, *, clock: Clock, max_tokens: int = 0, max_usd: float = 0) -> None:
+        self._load_usage = load_usage
+        self._clock = clock
+        self._max_tokens = max_tokens
+        self._max_usd = max_usd
+
+    async def check(self, user_id: str, command: Command) -> None:
+        """Raises `RateLimited` if this command would start a reply beyond the limit."""
+        starts = isinstance(command, _STARTS_A_REPLY) or (isinstance(command, commands.Create) and command.with_message)
+        if not starts or not (self._max_tokens or self._max_usd):
+            return
+        now = self._clock.now().astimezone(UTC)
+        today = now.date()
+        used = await self._load_usage(user_id, since=today, until=today)
+        wait_s = (datetime.combine(today + timedelta(days=1), time(), tzinfo=UTC) - now).total_seconds()
+        if self._max_tokens and sum(line.input_tokens + line.output_tokens for line in used) >= self._max_tokens:
+            detail = f"Today's limit of {self._max_tokens:,} tokens is used up. It is renewed at midnight UTC."
+            raise RateLimited(detail, retry_after_s=wait_s)
+        if self._max_usd and sum(line.cost or 0 for line in used) >= self._max_usd:
+            detail = f"Today's limit of ${self._max_usd:,.2f} is used up. It is renewed at midnight UTC."
+            raise RateLimited(detail, retry_after_s=wait_s)

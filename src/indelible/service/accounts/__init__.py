@@ -1,1 +1,0 @@
-"""The use cases of logins: tokens, users, shares, and their results."""
