@@ -26,10 +26,10 @@ PACKAGE: Final = Path(__file__).parent.parent / "src" / "indelible"
 
 AT_MOST: Final[Mapping[str, float]] = {
     "modules": 412,
-    "lines": 62_600,
+    "lines": 62_100,
     "lines of the largest module": 500,
     "modules under 40 lines": 82,
-    "preamble, % of all lines": 17.0,
+    "preamble, % of all lines": 16.9,
     "modules in circles, with imports inside functions": 2,
     "modules in circles, with those for type checkers too": 10,
 }
@@ -178,9 +178,9 @@ def measure() -> dict[str, float]:
         "modules": len(modules),
         "lines": sum(lengths),
         "lines of the largest module": max(lengths),
-        "modules under 40 lines": 82sum(length < 40 for length in lengths),
-        "median of lines": 126median(lengths),
-        "preamble, % of all lines": 17.0round(100 * sum(module.preamble for module in modules) / sum(lengths), 1),
+        "modules under 40 lines": sum(length < 40 for length in lengths),
+        "median of lines": median(lengths),
+        "preamble, % of all lines": round(100 * sum(module.preamble for module in modules) / sum(lengths), 1),
         "modules in circles, with imports inside functions": count_in_circles(is_typed=False),
         "modules in circles, with those for type checkers too": count_in_circles(is_typed=True),
     }
