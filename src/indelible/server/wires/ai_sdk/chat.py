@@ -50,7 +50,7 @@ from indelible.service.conversations import PATH_AT_ONCE, ConversationService, T
 router = Router(prefix="/ai-sdk")
 
 
-class ChatRequest(WireBody):
+class ChatRequest(WireBody, kw_only=True):
     """What the transport posts. `model` and `system` may be set in its `body`."""
 
     id: str

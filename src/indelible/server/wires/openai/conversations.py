@@ -28,7 +28,7 @@ from indelible.service.conversations import ConversationService, Given, TurnSett
 router = Router(prefix=PREFIX)
 
 
-class ConversationRequest(WireBody):
+class ConversationRequest(WireBody, kw_only=True):
     items: list[dict[str, Any]] | None = None
     metadata: Metadata | None = None
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from pydantic import model_validator
+from msgspec.structs import replace
 
 from indelible.content import Block, Message, Reasoning, ToolCall
 from indelible.errors import Invalid
@@ -16,29 +16,27 @@ from indelible.server.wires.requests import WireBody
 from indelible.service.conversations import TurnSettings
 
 
-class CompletionFunction(FunctionTool):
+class CompletionFunction(FunctionTool, kw_only=True):
     type: str = "function"
 
 
-class CompletionTool(WireBody):
+class CompletionTool(WireBody, kw_only=True):
     """A tool of another type has no function; it is left out, as in Responses."""
 
     type: str = "function"
     function: CompletionFunction | None = None
     custom: dict[str, Any] | None = None
 
-    @model_validator(mode="after")
-    def _check_function(self) -> Self:
+    def __post_init__(self) -> None:
         if self.type == "function" and self.function is None:
             raise ValueError("a tool of type function needs its function")
-        return self
 
     def to_tool(self) -> FunctionTool:
         named = self.function or CompletionFunction(name=str((self.custom or {}).get("name") or ""))
-        return named.model_copy(update={"type": self.type})
+        return replace(named, type=self.type)
 
 
-class CompletionRequest(ToolRequest):
+class CompletionRequest(ToolRequest, kw_only=True):
     off: ClassVar = {
         "n": [1],
         "logprobs": [False],

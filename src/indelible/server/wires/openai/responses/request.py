@@ -11,10 +11,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
-from pydantic import Field, ValidationError, model_validator
+from msgspec import Meta
 
 from indelible.api.shapes import ChatMessage
 from indelible.content import ToolSpec, encode
@@ -24,6 +24,8 @@ from indelible.server.wires.requests import WireBody
 from indelible.service.conversations import TurnSettings
 from indelible.service.noted_request import read_request
 
+_NOT_REPEATED: Final = frozenset({"input", "conversation", "stream", "tools", "model"})
+"""What a response does not repeat, or in a form of its own."""
 _MOST_REPEATED_BYTES: Final = 8 * 1024
 _MOST_LABELS: Final = 50
 _LONGEST_LABEL: Final = 80
@@ -35,11 +37,11 @@ LEFT_OUT: Final = "x-indelible-left-out-tools"
 MOST_INPUTS: Final = 10_000
 """A longer note is ignored: reading one must not cost more than this, whoever wrote it."""
 Metadata = Annotated[
-    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
 ]
 
 
-class FunctionTool(WireBody):
+class FunctionTool(WireBody, kw_only=True):
     """A tool that the client runs. One of another type is left out: it runs at OpenAI, or needs a model of OpenAI's."""
 
     type: str
@@ -61,7 +63,7 @@ class FunctionTool(WireBody):
         return ToolSpec(name=self.name, description=self.description or "", input_schema=self.parameters or {})
 
 
-class ToolRequest(WireBody):
+class ToolRequest(WireBody, kw_only=True):
     """A request of either OpenAI wire that may declare tools."""
 
     tool_choice: Any = None
@@ -94,11 +96,11 @@ class ToolRequest(WireBody):
         return [tool.to_spec() for tool in self.served if allowed is None or tool.name in allowed] or None
 
 
-class ConversationName(WireBody):
+class ConversationName(WireBody, kw_only=True):
     id: str
 
 
-class ResponseRequest(ToolRequest):
+class ResponseRequest(ToolRequest, kw_only=True):
     off: ClassVar = {"top_logprobs": [0], "prompt": [], "max_tool_calls": []}
 
     @classmethod
@@ -131,13 +133,11 @@ class ResponseRequest(ToolRequest):
     safety_identifier: str | None = None
     user: str | None = None
 
-    @model_validator(mode="after")
-    def _check_together(self) -> Self:
+    def __post_init__(self) -> None:
         if self.previous_response_id is not None and self.conversation is not None:
             raise ValueError("give previous_response_id or conversation, not both")
         if self.background and self.store is False:
             raise ValueError("a background response has to be stored")
-        return self
 
     @property
     def chat_id(self) -> str | None:
@@ -183,7 +183,7 @@ class ResponseRequest(ToolRequest):
 
     def to_repeated(self) -> dict[str, Any]:
         """What the response repeats."""
-        given = self.model_dump(exclude_unset=True, exclude={"input", "conversation", "stream", "tools", "model"})
+        given = {name: value for name, value in msgspec.structs.asdict(self).items() if name not in _NOT_REPEATED}
         tools = [self._repeat_tool(tool) for tool in self.served]
         if len(encode(tools)) > _MOST_REPEATED_BYTES:
             tools = [{**tool, "parameters": {}, "description": None} for tool in tools]
@@ -212,7 +212,7 @@ class ResponseNote(msgspec.Struct, frozen=True, kw_only=True):
 
     response: dict[str, Any] = {}
     settings: str = ""
-    inputs: Annotated[int, msgspec.Meta(ge=1, le=MOST_INPUTS)] = 1
+    inputs: Annotated[int, Meta(ge=1, le=MOST_INPUTS)] = 1
     continues: bool = False
 
 
@@ -223,8 +223,8 @@ def read_note(message: ChatMessage) -> ResponseNote:
     """The note in this message. Empty for a message that came in another way, whatever its metadata hold."""
     try:
         note = msgspec.convert(read_request(message), ResponseNote)
-        ResponseRequest.model_validate(note.response)
-    except (msgspec.ValidationError, ValidationError):
+        msgspec.convert(note.response, ResponseRequest, strict=False)
+    except msgspec.ValidationError:
         return _NO_NOTE
     return note
 
