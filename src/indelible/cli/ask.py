@@ -23,7 +23,7 @@ from indelible.cli.options import (
     UsageMistake,
 )
 
-EXAMPLES: Final = """\b
+ASK_EXAMPLES: Final = """\b
 Examples:
   indelible ask "roll a die"
   git diff | indelible ask "Write a commit message." --model openai:gpt-5.1

@@ -10,7 +10,7 @@ import typer
 
 from indelible.cli.options import read_settings
 
-EXAMPLES: Final = """\b
+BACKUP_EXAMPLES: Final = """\b
 Examples:
   indelible backup saved.db                        back up the default database
   indelible backup --database chats.db saved.db    another one

@@ -17,7 +17,7 @@ from indelible.cli.options import (
     ToolsOption,
 )
 
-EXAMPLES: Final = """\b
+CHAT_EXAMPLES: Final = """\b
 Examples:
   indelible chat                       start a chat with the demo model
   indelible chat --resume              resume the most recent chat

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from indelible.api.shapes import ExportFormat
     from indelible.app.app import User
 
-EXAMPLES: Final = """\b
+CHATS_EXAMPLES: Final = """\b
 Examples:
   indelible chats                          chats in the default database
   indelible chats --database chats.db      chats in another one
@@ -45,7 +45,7 @@ LimitOption = Annotated[int, typer.Option(metavar="NUMBER", min=1, help="Maximum
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@chats_app.callback(epilog=EXAMPLES)
+@chats_app.callback(epilog=CHATS_EXAMPLES)
 def chats() -> None:
     """List, show, search, export and import chats.
 

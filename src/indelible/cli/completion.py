@@ -17,7 +17,7 @@ import typer
 from indelible.cli.options import UsageMistake
 
 COMPLETE: Final = "_INDELIBLE_COMPLETE"
-EXAMPLES: Final = """\b
+COMPLETION_EXAMPLES: Final = """\b
 Examples:
   eval "$(indelible completion bash)"      in ~/.bashrc
   eval "$(indelible completion zsh)"       in ~/.zshrc, after compinit

@@ -10,7 +10,7 @@ import typer
 
 from indelible.cli.options import read_settings
 
-EXAMPLES: Final = """\b
+COPY_EXAMPLES: Final = """\b
 Examples:
   INDELIBLE_DATABASE=postgresql://ada:secret@host/chats indelible copy chats.db
   indelible copy chats.db --to postgresql://ada@host/chats"""

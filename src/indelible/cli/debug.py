@@ -13,7 +13,7 @@ import typer
 from indelible.cli.default_command import make_group_with_default
 from indelible.cli.options import DatabaseOption, read_settings, refuse_missing_database
 
-EXAMPLES: Final = """\b
+DEBUG_EXAMPLES: Final = """\b
 Examples:
   indelible debug                       runs of the most recent chat
   indelible debug 2                     runs of another: its number or id
@@ -26,7 +26,7 @@ Examples:
 debug_app: Final = typer.Typer(cls=make_group_with_default("show"), rich_markup_mode=None)
 
 
-@debug_app.callback(epilog=EXAMPLES)
+@debug_app.callback(epilog=DEBUG_EXAMPLES)
 def debug() -> None:
     """Show what was sent to providers and what came back.
 
@@ -34,8 +34,8 @@ def debug() -> None:
     """
 
 
-@debug_app.command()
-def show(
+@debug_app.command("show")
+def show_runs(
     chat: Annotated[
         str | None, typer.Argument(metavar="CHAT", help="Number or id of a chat (default: the most recent).")
     ] = None,

@@ -9,7 +9,7 @@ import typer
 
 from indelible.cli.options import DatabaseOption, ModelOption, read_settings
 
-EXAMPLES: Final = """\b
+DOCTOR_EXAMPLES: Final = """\b
 Examples:
   indelible doctor                          the default database and settings
   INDELIBLE_DATABASE=postgresql://ada:secret@host/chats indelible doctor

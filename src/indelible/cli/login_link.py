@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from indelible.settings import Settings
     from indelible.store.accounts.sql_accounts import SqlAccounts
 
-EXAMPLES: Final = """\b
+LOGIN_LINK_EXAMPLES: Final = """\b
 Examples:
   indelible login-link                                for the server of the default database
   indelible login-link --url https://chats.example    for one behind a proxy

@@ -16,29 +16,28 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable
 from types import FrameType
 from typing import Annotated, Final, NoReturn
 
 import typer
 
-from indelible.cli.ask import ask
-from indelible.cli.backup import backup
-from indelible.cli.chat import chat
+from indelible.cli.ask import ASK_EXAMPLES, ask
+from indelible.cli.backup import BACKUP_EXAMPLES, backup
+from indelible.cli.chat import CHAT_EXAMPLES, chat
 from indelible.cli.chats import chats_app
-from indelible.cli.completion import completion, prepare_completion
-from indelible.cli.copy import copy
+from indelible.cli.completion import COMPLETION_EXAMPLES, completion, prepare_completion
+from indelible.cli.copy import COPY_EXAMPLES, copy
 from indelible.cli.debug import debug_app
-from indelible.cli.doctor import doctor
-from indelible.cli.login_link import login_link
-from indelible.cli.migrate import migrate
+from indelible.cli.doctor import DOCTOR_EXAMPLES, doctor
+from indelible.cli.login_link import LOGIN_LINK_EXAMPLES, login_link
+from indelible.cli.migrate import MIGRATE_EXAMPLES, migrate
 from indelible.cli.options import UsageMistake
-from indelible.cli.prove import prove
-from indelible.cli.serve import serve
+from indelible.cli.prove import PROVE_EXAMPLES, prove
+from indelible.cli.serve import SERVE_EXAMPLES, serve
 from indelible.cli.token import token_app
-from indelible.cli.usage import usage
+from indelible.cli.usage import USAGE_EXAMPLES, usage
 from indelible.cli.user import user_app
-from indelible.cli.worker import worker
+from indelible.cli.worker import WORKER_EXAMPLES, worker
 from indelible.errors import IndelibleError
 
 _PROBLEM: Final = 1
@@ -76,19 +75,23 @@ def _escape_what_cannot_be_encoded() -> None:
 def _assemble() -> typer.Typer:
     app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.callback()(indelible)
-    _add(app, chat, ask)
+    app.command(epilog=CHAT_EXAMPLES)(chat)
+    app.command(epilog=ASK_EXAMPLES)(ask)
     app.add_typer(chats_app, name="chats")
-    _add(app, usage, serve, worker, migrate, backup, copy, doctor)
+    app.command(epilog=USAGE_EXAMPLES)(usage)
+    app.command(epilog=SERVE_EXAMPLES)(serve)
+    app.command(epilog=WORKER_EXAMPLES)(worker)
+    app.command(epilog=MIGRATE_EXAMPLES)(migrate)
+    app.command(epilog=BACKUP_EXAMPLES)(backup)
+    app.command(epilog=COPY_EXAMPLES)(copy)
+    app.command(epilog=DOCTOR_EXAMPLES)(doctor)
     app.add_typer(debug_app, name="debug")
     app.add_typer(user_app, name="user")
     app.add_typer(token_app, name="token")
-    _add(app, login_link, prove, completion)
+    app.command(epilog=LOGIN_LINK_EXAMPLES)(login_link)
+    app.command(epilog=PROVE_EXAMPLES)(prove)
+    app.command(epilog=COMPLETION_EXAMPLES)(completion)
     return app
-
-
-def _add(app: typer.Typer, *commands: Callable[..., None]) -> None:
-    for command in commands:
-        app.command(epilog=sys.modules[command.__module__].EXAMPLES)(command)
 
 
 def _exit(number: int, _frame: FrameType | None) -> NoReturn:

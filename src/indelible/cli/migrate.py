@@ -9,7 +9,7 @@ import typer
 
 from indelible.cli.options import DatabaseOption, read_settings
 
-EXAMPLES: Final = """\b
+MIGRATE_EXAMPLES: Final = """\b
 Examples:
   indelible migrate                          the default database
   indelible migrate --database chats.db      a SQLite file, new or existing

@@ -8,7 +8,7 @@ import typer
 
 from indelible.cli.options import UsageMistake, read_settings
 
-EXAMPLES: Final = """\b
+PROVE_EXAMPLES: Final = """\b
 Examples:
   indelible prove                                          kill a server on a new SQLite file 20 times
   indelible prove --kills 300 --chats 20                   a longer run

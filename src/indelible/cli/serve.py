@@ -23,7 +23,7 @@ from indelible.cli.options import (
     read_settings,
 )
 
-EXAMPLES: Final = """\b
+SERVE_EXAMPLES: Final = """\b
 Examples:
   indelible serve                                   web page and API on http://127.0.0.1:8000
   indelible serve --port 0 --database chats.db      any free port, another database

@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from indelible.store.accounts.protocol import Account
     from indelible.store.accounts.sql_accounts import SqlAccounts
 
-EXAMPLES: Final = """\b
+TOKEN_EXAMPLES: Final = """\b
 Examples:
   indelible token create ada                           may read and write her chats, without end
   indelible token create ada --scope read --expires 30d --label backup
   indelible token list ada
   indelible token revoke token_01kc3v…                 its sessions end, and open streams are cut
-  INDELIBLE_TOKEN=$(indelible token create ada) indelible chats --server http://127.0.0.1:8000"""
+  INDELIBLE_TOKEN=$(indelible token create ada) indelible chats --server http://127.0.0.1:8000"""  # noqa: S105  (no password)
 
 token_app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Create, list and revoke tokens.", epilog=EXAMPLES
+    no_args_is_help=True, rich_markup_mode=None, help="Create, list and revoke tokens.", epilog=TOKEN_EXAMPLES
 )
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.")]
 _UNITS: Final = {"m": 60, "h": 3600, "d": 86400}
@@ -54,11 +54,11 @@ def create(
     database: DatabaseOption = None,
 ) -> None:
     """Create a token and print it. It is shown once: only its hash is stored."""
-    scopes = _check(label, scope or ["read", "write"])
+    scopes = _check_token(label, scope or ["read", "write"])
     expires_at = None if expires is None else datetime.now(UTC) + _parse_duration(expires)
 
     async def make(accounts: SqlAccounts) -> str:
-        user = await _find(accounts, name)
+        user = await _find_user(accounts, name)
         return (await accounts.create_token(user.id, label=label, scopes=scopes, expires_at=expires_at))[1]
 
     sys.stdout.write(with_accounts(database, make) + "\n")
@@ -69,7 +69,7 @@ def list_tokens(name: NameArgument, *, database: DatabaseOption = None) -> None:
     """List a user's tokens, newest first. Each line has id, beginning, scopes, last use, end and label."""
 
     async def load(accounts: SqlAccounts) -> list[TokenInfo]:
-        return await accounts.list_tokens((await _find(accounts, name)).id)
+        return await accounts.list_tokens((await _find_user(accounts, name)).id)
 
     print_table(
         [
@@ -97,14 +97,14 @@ def revoke(
     sys.stdout.write("Revoked. Running servers notice within 2 seconds.\n")
 
 
-async def _find(accounts: SqlAccounts, name: str) -> Account:
+async def _find_user(accounts: SqlAccounts, name: str) -> Account:
     found = await accounts.find_user(name)
     if found is None:
         raise NotFound(f"There is no user named {name}. Add one with: indelible user add {shlex.quote(name)}")
     return found
 
 
-def _check(label: str, given: list[str]) -> list[Scope]:
+def _check_token(label: str, given: list[str]) -> list[Scope]:
     """The scopes, each once."""
     from indelible.service.accounts import check_token  # noqa: PLC0415  (see options.py)
 

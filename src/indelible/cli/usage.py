@@ -14,7 +14,7 @@ from indelible.cli.options import DatabaseOption, ServerOption, UsageMistake
 if TYPE_CHECKING:
     from indelible.app.app import User
 
-EXAMPLES: Final = """\b
+USAGE_EXAMPLES: Final = """\b
 Examples:
   indelible usage                              the last 30 days
   indelible usage --since 2026-11-01 --until 2026-11-15
@@ -39,7 +39,7 @@ def usage(
 
     Failed and interrupted replies count too, because they were paid for. Costs are those of known prices.
     """
-    first, last = _parse(since, "--since"), _parse(until, "--until")
+    first, last = _parse_day(since, "--since"), _parse_day(until, "--until")
     if first is not None and last is not None and first > last:
         raise UsageMistake(f"--since {since} is after --until {until}.")
     opened = open_to_read(server=server, database=database)
@@ -53,7 +53,7 @@ def usage(
     print_lines(opened, load)
 
 
-def _parse(text: str | None, option: str) -> date | None:
+def _parse_day(text: str | None, option: str) -> date | None:
     try:
         return None if text is None else date.fromisoformat(text)
     except ValueError:

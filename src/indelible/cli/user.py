@@ -14,7 +14,7 @@ from indelible.cli.options import DatabaseOption, UsageMistake
 if TYPE_CHECKING:
     from indelible.api.shapes import UserRole
 
-EXAMPLES: Final = """\b
+USER_EXAMPLES: Final = """\b
 Examples:
   indelible user add ada                  a user; 'indelible token create ada' lets her log in
   indelible user add grace --role admin   one who may manage users
@@ -24,7 +24,7 @@ Examples:
   indelible user role ada admin"""
 
 user_app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Add, list, disable and enable users.", epilog=EXAMPLES
+    no_args_is_help=True, rich_markup_mode=None, help="Add, list, disable and enable users.", epilog=USER_EXAMPLES
 )
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.")]
 

@@ -23,7 +23,7 @@ from indelible.cli.options import (
     read_settings,
 )
 
-EXAMPLES: Final = """\b
+WORKER_EXAMPLES: Final = """\b
 Examples:
   indelible worker --database postgresql://ada:secret@host/chats
   indelible worker --tools mytools:TOOLS
