@@ -18,7 +18,7 @@ from indelible.content import Part, ToolSpec
 from indelible.errors import ModelFailed
 from indelible.models import Call
 from indelible.models.protocol import Model
-from indelible.terminal.ask import FAILED, STOPPED, Asker
+from indelible.terminal.plain import FAILED, STOPPED, Asker
 from indelible.testing import ScriptedModel, parts
 from indelible.tools import tool
 

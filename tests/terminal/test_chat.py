@@ -25,7 +25,7 @@ from indelible.content import File, Part, Text
 from indelible.errors import ModelFailed
 from indelible.models import Call
 from indelible.terminal.chat import COMMANDS, TerminalChat
-from indelible.terminal.ctrl_c import Presses, follow_until_stopped
+from indelible.terminal.feed_view import Presses, follow_until_stopped
 from indelible.terminal.prompt import CommandCompleter
 from indelible.testing import ManualClock, ScriptedModel, parts
 

@@ -7,7 +7,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indelible.terminal.markdown import disarm, split_finished
+from indelible.terminal.widgets import disarm, split_finished
 
 LINES = [
     "", "words", "  more words", "    indented", "# heading", "#", "- item", "1. one", "2. two", "* * *", "---", "===",

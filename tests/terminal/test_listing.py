@@ -10,7 +10,7 @@ import pytest
 
 from indelible.app.app import App
 from indelible.errors import NotFound
-from indelible.terminal.listing import find_chat, list_chats
+from indelible.terminal.reports import find_chat, list_chats
 from indelible.testing import ScriptedModel
 
 OpenApp = Callable[..., AbstractAsyncContextManager[App]]

@@ -23,11 +23,11 @@ def with_accounts(database: str | None, work: Callable[[SqlAccounts], Awaitable[
     settings = read_settings(database=database)
     refuse_missing_database(settings)
 
-    import asyncio  # noqa: PLC0415  (see main.py; so below)
+    import asyncio
 
-    from indelible.clock import SystemClock  # noqa: PLC0415
-    from indelible.store.accounts.sql_accounts import SqlAccounts  # noqa: PLC0415
-    from indelible.store.sql_store import SqlStore  # noqa: PLC0415
+    from indelible.clock import SystemClock
+    from indelible.store.accounts.sql_accounts import SqlAccounts
+    from indelible.store.sql_store import SqlStore
 
     async def run() -> T:
         async with SqlStore.open(settings.database) as store:
@@ -38,7 +38,7 @@ def with_accounts(database: str | None, work: Callable[[SqlAccounts], Awaitable[
 
 def print_table(rows: list[tuple[str, ...]]) -> None:
     """Columns that line up; the last one is as long as it likes. Names and labels may come from anywhere."""
-    from indelible.terminal.markdown import disarm  # noqa: PLC0415  (see main.py)
+    from indelible.terminal.widgets import disarm
 
     rows = [tuple(disarm(cell).replace("\n", " ") for cell in row) for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []

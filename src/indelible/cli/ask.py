@@ -1,4 +1,4 @@
-"""`indelible ask`: one question, for scripts and for a quick answer. The asking itself is terminal/ask.py.
+"""`indelible ask`: one question, for scripts and for a quick answer. The asking itself is terminal/plain.py.
 
 What is piped in comes before the question, as context: models read a long text first and its question last.
 """
@@ -65,9 +65,9 @@ def ask(
     """
     text = _join(question)
 
-    from indelible.clock import SystemClock  # noqa: PLC0415  (see main.py)
-    from indelible.terminal import ChatSetup  # noqa: PLC0415
-    from indelible.terminal import ask as ask_in_terminal  # noqa: PLC0415
+    from indelible.clock import SystemClock
+    from indelible.terminal.feed_view import ChatSetup
+    from indelible.terminal.session import ask as ask_in_terminal
 
     clock = SystemClock()
     opened, _ = open_to_chat(
@@ -88,7 +88,7 @@ def ask(
 
 def _join(question: str | None) -> str:
     """The context that is piped in, and the question below it."""
-    from indelible.terminal.plain import MAX_INPUT_BYTES, refuse_endless  # noqa: PLC0415  (see main.py)
+    from indelible.terminal.plain import MAX_INPUT_BYTES, refuse_endless
 
     piped = b"" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
     refuse_endless(len(piped))

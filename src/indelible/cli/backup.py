@@ -31,10 +31,10 @@ def backup(
     """
     chosen = read_settings(database=database).database
 
-    from rich.console import Console  # noqa: PLC0415  (see main.py)
-    from rich.progress import Progress  # noqa: PLC0415
+    from rich.console import Console
+    from rich.progress import Progress
 
-    from indelible.store.database.sqlite.backup import back_up  # noqa: PLC0415
+    from indelible.store.database.sqlite.backup import back_up
 
     screen = Console(stderr=True)
     with Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress:

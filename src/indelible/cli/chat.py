@@ -53,8 +53,9 @@ def chat(
     Ctrl-C stops a reply and keeps it. Ctrl-D exits. A reply interrupted by a crash, or by exiting, resumes with the
     chat. If a server has the database open, the chat runs on that server.
     """
-    from indelible.clock import SystemClock  # noqa: PLC0415  (see main.py)
-    from indelible.terminal import ChatSetup, open_chat  # noqa: PLC0415
+    from indelible.clock import SystemClock
+    from indelible.terminal.feed_view import ChatSetup
+    from indelible.terminal.session import open_chat
 
     clock = SystemClock()
     opened, where = open_to_chat(

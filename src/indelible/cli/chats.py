@@ -1,7 +1,7 @@
 """`indelible chats`: list, show, search, export and import chats.
 
 They need no worker, so they may run beside a chat or a server. `indelible chats` alone is `indelible chats list`. The
-printing is terminal/listing.py and terminal/reports.py.
+printing is terminal/reports.py and terminal/reports.py.
 """
 
 from __future__ import annotations
@@ -67,9 +67,8 @@ def list_all(
     """
     opened = open_to_read(server=server, database=database)
 
-    from indelible.terminal import print_lines  # noqa: PLC0415  (see main.py; so below)
-    from indelible.terminal.listing import list_chats  # noqa: PLC0415
-    from indelible.terminal.reports import to_json  # noqa: PLC0415
+    from indelible.terminal.reports import list_chats, to_json
+    from indelible.terminal.session import print_lines
 
     async def load(user: User) -> Iterable[str]:
         return [to_json(await user.chats(limit=limit))] if json else await list_chats(user, limit=limit)
@@ -82,8 +81,8 @@ def show(chat: ChatArgument = None, *, database: DatabaseOption = None, server: 
     """Show the conversation of a chat, as Markdown."""
     opened = open_to_read(server=server, database=database)
 
-    from indelible.terminal import print_lines  # noqa: PLC0415
-    from indelible.terminal.reports import load_conversation  # noqa: PLC0415
+    from indelible.terminal.reports import load_conversation
+    from indelible.terminal.session import print_lines
 
     async def load(user: User) -> Iterable[str]:
         return (await load_conversation(user, chat)).splitlines()
@@ -106,8 +105,8 @@ def search(
         raise UsageMistake("There are no words to search for. Example: indelible chats search lighthouse")
     opened = open_to_read(server=server, database=database)
 
-    from indelible.terminal import print_lines  # noqa: PLC0415
-    from indelible.terminal.reports import search_chats, to_json  # noqa: PLC0415
+    from indelible.terminal.reports import search_chats, to_json
+    from indelible.terminal.session import print_lines
 
     async def load(user: User) -> Iterable[str]:
         if json:
@@ -138,9 +137,9 @@ def export_chat(
         raise UsageMistake("--files writes an archive: name it with -o FILE, and leave --format out.")
     opened = open_to_read(server=server, database=database)
 
-    import asyncio  # noqa: PLC0415
+    import asyncio
 
-    from indelible.terminal.listing import find_chat  # noqa: PLC0415
+    from indelible.terminal.reports import find_chat
 
     async def load() -> bytes:
         async with opened as user:
@@ -178,9 +177,9 @@ def import_chats(
         _refuse_unreadable(file)  # before a database is created
     opened = open_to_read(server=server, database=database, creates=True)
 
-    import asyncio  # noqa: PLC0415
+    import asyncio
 
-    from indelible.app.archive import is_archive  # noqa: PLC0415
+    from indelible.app.archive import is_archive
 
     async def run() -> None:
         async with opened as user:

@@ -32,7 +32,7 @@ def completion(
     if shell not in _SHELLS:
         raise UsageMistake(f"Unknown shell {shell!r}. Choose {', '.join(_SHELLS[:-1])} or {_SHELLS[-1]}.")
 
-    from typer.completion import get_completion_script  # type: ignore[attr-defined]  # noqa: PLC0415  (not in __all__)
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
     sys.stdout.write(get_completion_script(prog_name="indelible", complete_var=COMPLETE, shell=shell) + "\n")
 
@@ -40,6 +40,6 @@ def completion(
 def prepare_completion() -> None:
     """If a shell asks what may come next, let typer answer it."""
     if COMPLETE in os.environ:
-        from typer.completion import completion_init  # type: ignore[attr-defined]  # noqa: PLC0415  (not in __all__)
+        from typer.completion import completion_init  # type: ignore[attr-defined]
 
         completion_init()

@@ -30,13 +30,13 @@ def copy(
     """
     chosen = read_settings(database=target).database
 
-    import asyncio  # noqa: PLC0415  (see main.py)
+    import asyncio
 
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import Progress  # noqa: PLC0415
+    from rich.console import Console
+    from rich.progress import Progress
 
-    from indelible.store.database.address import describe, parse_address  # noqa: PLC0415
-    from indelible.store.database.copy_to_postgres import copy_database  # noqa: PLC0415
+    from indelible.store.database.address import describe, parse_address
+    from indelible.store.database.copy_to_postgres import copy_database
 
     screen = Console(stderr=True)
     with Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress:

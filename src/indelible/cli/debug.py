@@ -50,7 +50,7 @@ def show_runs(
     settings = read_settings(database=database)
     refuse_missing_database(settings)
 
-    from indelible.terminal.debugging import print_records  # noqa: PLC0415  (see main.py)
+    from indelible.terminal.debugging import print_records
 
     print_records(settings, chat_name=chat, run_id=run, limit=limit, full=full, as_json=json)
 
@@ -70,6 +70,6 @@ def replay(
     if not Path(target).is_file():
         refuse_missing_database(settings)
 
-    from indelible.terminal.debugging import print_replay  # noqa: PLC0415
+    from indelible.terminal.debugging import print_replay
 
     print_replay(settings, target, place=attempt, save_to=save)

@@ -30,11 +30,11 @@ def doctor(
     """
     settings = read_settings(database=database, model=model)
 
-    import asyncio  # noqa: PLC0415  (see main.py)
+    import asyncio
 
-    import msgspec  # noqa: PLC0415
+    import msgspec
 
-    from indelible.cli.doctor_checks import examine  # noqa: PLC0415
+    from indelible.cli.doctor_checks import examine
 
     findings = asyncio.run(examine(settings))
     if as_json:

@@ -121,7 +121,7 @@ def check_listening(settings: Settings) -> Iterator[Finding]:
 
 def check_open_files() -> Iterator[Finding]:
     try:
-        import resource  # noqa: PLC0415  (not on Windows)
+        import resource
     except ImportError:  # pragma: no cover
         return
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -122,7 +122,7 @@ def _print_version(*, wanted: bool) -> None:
 
 
 def _find_version() -> str:
-    import importlib.metadata  # noqa: PLC0415
+    import importlib.metadata
 
     try:
         return importlib.metadata.version("indelible")

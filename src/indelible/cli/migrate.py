@@ -30,10 +30,10 @@ def migrate(
     settings = read_settings(database=database)
     chosen = settings.database
 
-    import asyncio  # noqa: PLC0415  (see main.py)
+    import asyncio
 
-    from indelible.store.database.address import describe, parse_address  # noqa: PLC0415
-    from indelible.store.database.migrate import migrate as upgrade  # noqa: PLC0415
+    from indelible.store.database.address import describe, parse_address
+    from indelible.store.database.migrate import migrate as upgrade
 
     name = describe(parse_address(chosen))
     before, after = asyncio.run(upgrade(chosen, lease_timeout_s=settings.lease_timeout_s, force=force))

@@ -43,7 +43,7 @@ def open_to_read(
     if url is not None:
         return _open_server(url, settings)
 
-    from indelible.app.compose import open_app  # noqa: PLC0415  (see main.py; so below)
+    from indelible.app.compose import open_app
 
     if not creates:
         refuse_missing_database(settings)
@@ -66,8 +66,8 @@ def open_to_chat(
         _refuse_tools(tools, url)
         return OpenedChats(_open_server(url, settings), url)
 
-    from indelible.store.database.sqlite.file_lock import find_holder  # noqa: PLC0415
-    from indelible.terminal import describe_database, open_database  # noqa: PLC0415
+    from indelible.store.database.sqlite.file_lock import find_holder
+    from indelible.terminal.local import describe_database, open_database
 
     holder = find_holder(settings.database)
     if holder is not None:
@@ -83,7 +83,7 @@ def open_to_chat(
 
 
 def _open_server(url: str, settings: Settings) -> AbstractAsyncContextManager[User]:
-    from indelible.client.client import Client  # noqa: PLC0415
+    from indelible.client.client import Client
 
     try:
         return Client(url, token=settings.token or None)

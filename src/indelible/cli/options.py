@@ -115,7 +115,7 @@ class UsageMistake(IndelibleError):
 
 def read_settings(**given: Any) -> Settings:
     """The settings, with the options of the command line on top."""
-    from indelible.settings import BadSettings, load_settings  # noqa: PLC0415  (see the module header; so below)
+    from indelible.settings import BadSettings, load_settings
 
     try:
         return load_settings(**given)
@@ -128,9 +128,9 @@ def list_unknown_variables() -> list[str]:
 
     It is a warning and not an error: the environment is shared with other programs.
     """
-    from difflib import get_close_matches  # noqa: PLC0415
+    from difflib import get_close_matches
 
-    from indelible.settings import ENV_PREFIX, Settings  # noqa: PLC0415
+    from indelible.settings import ENV_PREFIX, Settings
 
     known = [ENV_PREFIX + name.upper() for name in Settings.model_fields] + _OTHER_VARIABLES
     sentences = []
@@ -153,8 +153,8 @@ def find_server(server: str | None, database: str | None) -> str | None:
 
 def refuse_missing_database(settings: Settings) -> None:
     """A command that needs what is stored never creates a database: a misspelt name would look like an empty one."""
-    from indelible.store.database.address import parse_address  # noqa: PLC0415
-    from indelible.store.database.errors import DatabaseUnusable  # noqa: PLC0415
+    from indelible.store.database.address import parse_address
+    from indelible.store.database.errors import DatabaseUnusable
 
     address = parse_address(settings.database)
     if address.is_sqlite and not address.path.exists():
@@ -168,7 +168,7 @@ def check_model(settings: Settings) -> None:
 
     The further models of the setting `models` need no key here: users may never choose them.
     """
-    from indelible.models.catalog import Catalog  # noqa: PLC0415
+    from indelible.models.catalog import Catalog
 
     catalog = Catalog(settings)
     try:
@@ -181,8 +181,8 @@ def check_model(settings: Settings) -> None:
 
 def load_named_tools(names: list[str] | None, settings: Settings) -> list[Any]:
     """The tools of `--tools`. The demo model has two of its own."""
-    from indelible.clock import SystemClock  # noqa: PLC0415
-    from indelible.terminal.demo_tools import make_demo_tools  # noqa: PLC0415
+    from indelible.clock import SystemClock
+    from indelible.terminal.local import make_demo_tools
 
     if not names and settings.model == "demo":
         return list(make_demo_tools(SystemClock(), pace_s=0.02))
@@ -195,7 +195,7 @@ def load_client_tools(names: list[str] | None) -> list[Any]:
 
 
 def _load_tools(names: list[str] | None, option: str) -> list[Any]:
-    from indelible.tools.toolset import load_tools  # noqa: PLC0415
+    from indelible.tools.toolset import load_tools
 
     try:
         return list(load_tools(names or [], option=option))
@@ -206,10 +206,10 @@ def _load_tools(names: list[str] | None, option: str) -> list[Any]:
 @contextmanager
 def logging_as(settings: Settings) -> Iterator[None]:
     """Log as configured during the block. In JSON, the error that ends the command is also a log line."""
-    import logging  # noqa: PLC0415
+    import logging
 
-    from indelible.logs import set_up_logging  # noqa: PLC0415
-    from indelible.redaction.known import list_process_secrets  # noqa: PLC0415
+    from indelible.logs import set_up_logging
+    from indelible.redaction.known import list_process_secrets
 
     set_up_logging(
         format=settings.log_format,
@@ -230,8 +230,8 @@ def logging_as(settings: Settings) -> Iterator[None]:
 
 def describe_process(settings: Settings, *, tools: int, worker: bool = True) -> dict[str, str]:
     """What the start of a process tells its operator: what to kill, where the chats are, and who answers them."""
-    from indelible.store.database.address import describe, parse_address  # noqa: PLC0415
-    from indelible.store.database.migrate import HEAD  # noqa: PLC0415
+    from indelible.store.database.address import describe, parse_address
+    from indelible.store.database.migrate import HEAD
 
     return {
         "process": str(os.getpid()),
@@ -249,8 +249,8 @@ def print_ready(settings: Settings, sentence: str, **more: str) -> None:
     rest = ", ".join(f"{name} {value}" for name, value in more.items() if not name.endswith("url"))
     line = f"{sentence}\n  {rest}" if rest else sentence
     if settings.log_format == "json":
-        import json  # noqa: PLC0415
-        from datetime import UTC, datetime  # noqa: PLC0415
+        import json
+        from datetime import UTC, datetime
 
         at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line = json.dumps({"time": at, "level": "info", "logger": "indelible", "message": sentence, **more})

@@ -59,10 +59,10 @@ def prove(
     if server is not None and own:
         raise UsageMistake("--server kills nothing; drop --kills, --database, --files, --short-leases and --drain.")
 
-    import random  # noqa: PLC0415  (see main.py)
+    import random
 
-    from indelible.prove.command import prove_and_report, prove_server_and_report  # noqa: PLC0415
-    from indelible.prove.run import Plan  # noqa: PLC0415
+    from indelible.prove.command import prove_and_report, prove_server_and_report
+    from indelible.prove.run import Plan
 
     chosen = random.SystemRandom().randrange(10**6) if seed is None else seed
     if server is not None:

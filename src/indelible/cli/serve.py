@@ -72,10 +72,10 @@ def serve(
     if not no_worker:
         check_model(settings)
 
-    from indelible.server.access.authentication import needs_login  # noqa: PLC0415
-    from indelible.server.app import Server  # noqa: PLC0415  (see main.py)
-    from indelible.server.process import serve as run_server  # noqa: PLC0415
-    from indelible.tracing import traces_exported  # noqa: PLC0415
+    from indelible.server.access.authentication import needs_login
+    from indelible.server.app import Server
+    from indelible.server.process import serve as run_server
+    from indelible.tracing import traces_exported
 
     with logging_as(settings), traces_exported():
         found, theirs = load_named_tools(tools, settings), load_client_tools(client_tools)

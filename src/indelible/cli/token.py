@@ -106,7 +106,7 @@ async def _find_user(accounts: SqlAccounts, name: str) -> Account:
 
 def _check_token(label: str, given: list[str]) -> list[Scope]:
     """The scopes, each once."""
-    from indelible.service.accounts import check_token  # noqa: PLC0415  (see options.py)
+    from indelible.service.accounts import check_token
 
     scopes = list(dict.fromkeys(given))
     try:

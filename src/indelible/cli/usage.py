@@ -44,8 +44,8 @@ def usage(
         raise UsageMistake(f"--since {since} is after --until {until}.")
     opened = open_to_read(server=server, database=database)
 
-    from indelible.terminal import print_lines  # noqa: PLC0415  (see main.py)
-    from indelible.terminal.reports import load_usage  # noqa: PLC0415
+    from indelible.terminal.reports import load_usage
+    from indelible.terminal.session import print_lines
 
     async def load(opener: User) -> Iterable[str]:
         return await load_usage(opener, since=first, until=last, of=user, by_user=by_user, as_json=json)

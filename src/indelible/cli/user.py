@@ -84,7 +84,7 @@ def change_role(
 
 
 def _check_change(name: str, **change: Any) -> None:
-    from indelible.service.accounts import check_change  # noqa: PLC0415  (see options.py)
+    from indelible.service.accounts import check_change
 
     check_change(name, **change)
 

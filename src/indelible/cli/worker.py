@@ -60,12 +60,12 @@ def worker(
     )
     check_model(settings)
 
-    import asyncio  # noqa: PLC0415  (see main.py)
+    import asyncio
 
-    from indelible.server.app import Server  # noqa: PLC0415
-    from indelible.server.process import run_worker  # noqa: PLC0415
-    from indelible.server.process import serve as run_server  # noqa: PLC0415
-    from indelible.tracing import traces_exported  # noqa: PLC0415
+    from indelible.server.app import Server
+    from indelible.server.process import run_worker
+    from indelible.server.process import serve as run_server
+    from indelible.tracing import traces_exported
 
     with logging_as(settings), traces_exported():
         found = load_named_tools(tools, settings)

@@ -12,7 +12,7 @@ Must stay true (tests/test_cli.py, a real process on a real pseudo-terminal): af
 and the next message is answered; after `kill -9` a resumed chat continues. (tests/terminal/test_chat.py): which Ctrl-C
 exits; what each command does.
 
-prompt.py reads the keyboard, ctrl_c.py stops a reply, screen.py draws one, feed_view.py decides what is shown of it,
+prompt.py reads the keyboard, feed_view.py decides what is shown of a reply and stops it, screen.py draws it,
 and plain.py works without a terminal.
 """
 
@@ -35,12 +35,11 @@ from indelible.clock import Clock
 from indelible.content import File, Role
 from indelible.content.blocks import text_of
 from indelible.errors import IndelibleError, NotFound, Refused, StoreFailed
-from indelible.terminal.ctrl_c import Presses, follow_until_stopped, receive_ctrl_c
-from indelible.terminal.feed_view import ChatSetup, FeedView
-from indelible.terminal.listing import list_chats
-from indelible.terminal.markdown import disarm
+from indelible.terminal.feed_view import ChatSetup, FeedView, Presses, follow_until_stopped, receive_ctrl_c
 from indelible.terminal.prompt import hush_echo
+from indelible.terminal.reports import list_chats
 from indelible.terminal.screen import Screen
+from indelible.terminal.widgets import disarm
 
 _LATE_STOP_S: Final = 1.0
 _SEARCHED_MESSAGES: Final = 50

@@ -4,7 +4,7 @@ Everything here is drawn from values (`draw_…`) and printed by two commands. A
 loaded one by one while they are printed: a branch of the tree knows from the run what comes after it, and is printed
 before that is there. A slow reader delays nobody: between two exchanges nothing is held open.
 
-Text from a provider or a user is foreign: it is disarmed (markdown.py) and never read as markup. The JSON that
+Text from a provider or a user is foreign: it is disarmed (terminal/widgets.py) and never read as markup. The JSON that
 is printed for other programs is plain ASCII, so that nothing in it can move a cursor, and is otherwise the record
 letter by letter.
 
@@ -37,8 +37,8 @@ from indelible.recording.replay import Recording, Replayed, make_recording, repl
 from indelible.recording.storage.export import load_exchange, write_run
 from indelible.recording.storage.protocol import RecordStore
 from indelible.settings import Settings
-from indelible.terminal.listing import find_chat
-from indelible.terminal.markdown import disarm
+from indelible.terminal.reports import find_chat
+from indelible.terminal.widgets import disarm
 
 _COLOURS: Final = {"completed": "green", "error": "red", "failed": "red", "interrupted": "yellow"}
 _SHORT_BODY_CHARS: Final = 1200

@@ -1,21 +1,26 @@
-"""Following a chat: from its feed to a stage that shows it.
+"""Following a chat, from its feed to a stage that shows it, until it rests or Ctrl-C stops it.
 
 A follower has a position in the feed and continues from there, each time until nothing is running. So everything is
 shown once, whoever wrote it, and a reply that a crash interrupted is shown as one reply. The first time it starts with
-a snapshot: the last turns, and then the running reply so far.
+a snapshot: the last turns, and then the running reply so far. A running reply is shown part by part; the message that
+it becomes has the same content, so only what is new in it is shown: the results of interrupted tool calls. The stage is
+screen.py in a terminal, plain.py in a pipe.
 
-A running reply is shown part by part. The message that it becomes has the same content, so only what is new in it is
-shown: the results of interrupted tool calls.
+The first Ctrl-C during a reply stops it, a durable command like any other: the worker saves the reply so far. The
+second one does not wait until it has stopped. Ctrl-C arrives as a signal, which `receive_ctrl_c` turns into a callback
+of the event loop: a signal handler would run between any two bytecodes, where nothing can be stopped safely.
 
 Must stay true (tests/terminal/test_feed_view.py): wherever a reader joins, it is shown the same.
-
-The stage is screen.py in a terminal, plain.py in a pipe.
+(tests/terminal/test_chat.py, tests/terminal/test_ask.py): after a stop the partial reply is saved; a second Ctrl-C
+leaves, and the stop holds; it leaves even if the server that should store the stop does not answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import aclosing
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
@@ -282,3 +287,59 @@ def _is_continued(message: Message) -> bool:
     if not message.partial or message.reason not in _CONTINUED_AFTER or not isinstance(message.blocks[-1], Text):
         return False
     return not any(isinstance(block, ToolCall) and not block.provider_executed for block in message.blocks)
+
+
+_UNSENT_STOP_S: Final = 1.0
+"""How long the second press waits for the stop to be stored: a server may be down."""
+
+
+class Presses:
+    """Ctrl-C during one reply: the first press, and the second."""
+
+    def __init__(self) -> None:
+        self.first = asyncio.Event()
+        self.second = asyncio.Event()
+
+    def add(self) -> None:
+        (self.second if self.first.is_set() else self.first).set()
+
+
+async def follow_until_stopped(follow: Coroutine[Any, Any, None], chat: Chat, presses: Presses) -> bool:
+    """Follow a reply to its end; the first press stops it. False if the second one came before the end."""
+    following = asyncio.create_task(follow)
+    stopping = asyncio.create_task(_stop(chat, presses))
+    leaving = asyncio.create_task(presses.second.wait())
+    tasks = {following, stopping, leaving}
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if leaving.done():
+            await asyncio.wait({stopping}, timeout=_UNSENT_STOP_S)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    if not following.cancelled():
+        following.result()
+        return True
+    if not stopping.cancelled() and leaving.cancelled():
+        stopping.result()
+    return False
+
+
+async def _stop(chat: Chat, presses: Presses) -> None:
+    await presses.first.wait()
+    await chat.interrupt(wait=False)
+    await presses.second.wait()
+
+
+@contextmanager
+def receive_ctrl_c(react: Callable[[], None]) -> Iterator[None]:
+    """During the block SIGINT calls `react` in the event loop, and does nothing else."""
+    loop = asyncio.get_running_loop()
+    before = signal.getsignal(signal.SIGINT)
+    loop.add_signal_handler(signal.SIGINT, react)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, before)

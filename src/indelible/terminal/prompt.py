@@ -5,7 +5,7 @@ runs replies for other clients. The history of typed lines is a file, shared by 
 starts a new line, and pasted text may have several.
 
 Ctrl-C arrives in two ways. At the prompt it is a key, and ends the line. At any other time the terminal sends a signal
-(ctrl_c.py). `hush_echo` keeps keys that are typed during a reply from being printed into it; they are not lost: the
+(feed_view.py). `hush_echo` keeps keys that are typed during a reply from being printed into it; they are not lost: the
 next prompt reads them, also after a Ctrl-C, at which a terminal would otherwise discard them. What is pasted during a
 reply is bracketed by the terminal, as at the prompt, so that several lines stay one message.
 

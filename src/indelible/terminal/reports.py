@@ -1,11 +1,10 @@
-"""What `indelible chats` and `indelible usage` print: found chats, a conversation, used tokens, and JSON for programs.
+"""What is printed of stored chats: the list, found chats, a conversation, used tokens, and JSON for programs.
 
-Everything is made of values and returned as lines; the commands print them. Text of users and models is foreign: it is
-disarmed (markdown.py). JSON is plain ASCII, so that nothing in it can move a cursor.
+Everything is made of values and returned as lines; `indelible chats`, `indelible usage` and `/list` print them. Text of
+users and models is foreign: it is disarmed (widgets.py). JSON is plain ASCII, so that nothing in it can move a cursor.
 
 Must stay true (tests/terminal/test_reports.py): no control character of a chat reaches the terminal.
-
-listing.py has the list of chats, and finds one by its number.
+(tests/terminal/test_listing.py): a chat is found by its id or by its number in the list.
 """
 
 from __future__ import annotations
@@ -17,10 +16,12 @@ from typing import Any, Final
 
 import msgspec
 
+from indelible.api.operations import MAX_PAGE
 from indelible.api.shapes import ChatSummary, UsagePage
 from indelible.app.app import User
-from indelible.terminal.listing import describe_chats, find_chat
-from indelible.terminal.markdown import disarm
+from indelible.app.chat import Chat
+from indelible.errors import NotFound
+from indelible.terminal.widgets import disarm
 
 _NO_MATCH: Final = "No chat has all of these words. The last one may be a beginning."
 _NO_USAGE: Final = "Nothing was used in this time."
@@ -97,3 +98,47 @@ def align(rows: Sequence[tuple[str, ...]], *, right: int) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+LISTED: Final = 20
+
+
+_NO_CHATS: Final = "There are no chats yet. Start one with: indelible chat"
+
+
+async def list_chats(user: User, *, limit: int = LISTED) -> list[str]:
+    """One line for each chat: number, time of the last update, status, id and title."""
+    chats = await user.chats(limit=limit)
+    return describe_chats(chats) or [_NO_CHATS]
+
+
+async def find_chat(user: User, name: str | None) -> Chat:
+    """The chat with this id or this number in the list; by default the most recent one."""
+    if name is not None and not name.isdecimal():
+        try:
+            return await user.chat(name)
+        except NotFound:
+            raise NotFound(f"Chat '{name}' not found. List chats with: indelible chats") from None
+    number = 1 if name is None else int(name)
+    chats = await user.chats(limit=MAX_PAGE if name is None else max(1, number))
+    if not chats:
+        raise NotFound(_NO_CHATS)
+    if name is None:  # pinned chats come first in the list, however old they are
+        return await user.chat(max(chats, key=lambda chat: chat.updated_at).id)
+    if not 1 <= number <= len(chats):
+        raise NotFound(f"Chat {number} not found: the list has {len(chats)}.")
+    return await user.chat(chats[number - 1].id)
+
+
+def describe_chats(chats: Sequence[ChatSummary], *, numbered: bool = True) -> list[str]:
+    """`numbered`: these are all chats from the first on, so that a number names a chat."""
+    widest = max((len(chat.status) for chat in chats), default=0)
+    return [
+        f"{f'{number:>3}' if numbered else '  ·'}  {chat.updated_at.astimezone():%Y-%m-%d %H:%M}"
+        f"  {chat.status:<{widest}}  {chat.id}  {_name(chat)}"
+        for number, chat in enumerate(chats, start=1)
+    ]
+
+
+def _name(chat: ChatSummary) -> str:
+    return " ".join(disarm(chat.title or "").split()) or "(no title)"
