@@ -28,12 +28,7 @@ from indelible.api.records import (
     WholeRun,
 )
 from indelible.app.app import App
-from indelible.content import Block, Reasoning, Source, Text, ToolCall, ToolResult, Usage
-from indelible.errors import NotFound
-from indelible.ids import new_id
-from indelible.recording.replay import Recording, Replayed
-from indelible.recording.storage.export import write_run
-from indelible.terminal.debugging import (
+from indelible.cli.records import (
     choose_attempt,
     draw_replay,
     draw_run,
@@ -44,6 +39,11 @@ from indelible.terminal.debugging import (
     spell_plainly,
     write_runs,
 )
+from indelible.content import Block, Reasoning, Source, Text, ToolCall, ToolResult, Usage
+from indelible.errors import NotFound
+from indelible.ids import new_id
+from indelible.recording.replay import Recording, Replayed
+from indelible.recording.storage.export import write_run
 from indelible.testing import ScriptedModel
 
 OpenApp = Callable[..., AbstractAsyncContextManager[App]]

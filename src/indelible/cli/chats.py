@@ -1,7 +1,7 @@
-"""`indelible chats`: list, show, search, export and import chats.
+"""`indelible chats`, `indelible usage` and `indelible debug`: what is stored, listed, shown, exported and imported.
 
-They need no worker, so they may run beside a chat or a server. `indelible chats` alone is `indelible chats list`. The
-printing is terminal/reports.py and terminal/reports.py.
+They need no worker, so they may run beside a chat or a server. `indelible chats` alone is `indelible chats list`, and
+`indelible debug 2` is short for `indelible debug show 2`. The printing is terminal/reports.py and records.py.
 """
 
 from __future__ import annotations
@@ -9,14 +9,21 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
-from indelible.cli.default_command import make_group_with_default
-from indelible.cli.opening import open_to_read
-from indelible.cli.options import DatabaseOption, ServerOption, UsageMistake
+from indelible.cli.options import (
+    DatabaseOption,
+    ServerOption,
+    UsageMistake,
+    make_group_with_default,
+    open_to_read,
+    read_settings,
+    refuse_missing_database,
+)
 from indelible.errors import Invalid
 
 if TYPE_CHECKING:
@@ -214,3 +221,112 @@ def _read(file: Path) -> bytes:
         return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     except OSError as error:
         raise UsageMistake(f"Can't read {file}: {error.strerror}.") from error
+
+
+USAGE_EXAMPLES: Final = """\b
+Examples:
+  indelible usage                              the last 30 days
+  indelible usage --since 2026-11-01 --until 2026-11-15
+  indelible usage --by-user                    of everybody, for admins
+  indelible usage --user ada --json
+  indelible usage --server http://127.0.0.1:8000"""
+
+
+DateOption = Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="Day of UTC, included.")]
+
+
+def usage(
+    *,
+    since: DateOption = None,
+    until: DateOption = None,
+    user: Annotated[str | None, typer.Option(metavar="NAME", help="Of this user; admins only.")] = None,
+    by_user: Annotated[bool, typer.Option("--by-user", help="Of every user; admins only.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    database: DatabaseOption = None,
+    server: ServerOption = None,
+) -> None:
+    """Show what was used: turns, tokens and costs by day and model.
+
+    Failed and interrupted replies count too, because they were paid for. Costs are those of known prices.
+    """
+    first, last = _parse_day(since, "--since"), _parse_day(until, "--until")
+    if first is not None and last is not None and first > last:
+        raise UsageMistake(f"--since {since} is after --until {until}.")
+    opened = open_to_read(server=server, database=database)
+
+    from indelible.terminal.reports import load_usage
+    from indelible.terminal.session import print_lines
+
+    async def load(opener: User) -> Iterable[str]:
+        return await load_usage(opener, since=first, until=last, of=user, by_user=by_user, as_json=json)
+
+    print_lines(opened, load)
+
+
+def _parse_day(text: str | None, option: str) -> date | None:
+    try:
+        return None if text is None else date.fromisoformat(text)
+    except ValueError:
+        raise UsageMistake(f"Can't read {option} {text!r} as a day. Write 2026-11-01.") from None
+
+
+DEBUG_EXAMPLES: Final = """\b
+Examples:
+  indelible debug                       runs of the most recent chat
+  indelible debug 2                     runs of another: its number or id
+  indelible debug --run RUN             requests and responses of one run
+  indelible debug --run RUN --json      the same, as JSON
+  indelible debug replay RUN            replay its last response
+  indelible debug replay RUN --attempt 1.2 --save strange.json"""
+
+
+debug_app: Final = typer.Typer(cls=make_group_with_default("show"), rich_markup_mode=None)
+
+
+@debug_app.callback(epilog=DEBUG_EXAMPLES)
+def debug() -> None:
+    """Show what was sent to providers and what came back.
+
+    Without a command, 'show' runs.
+    """
+
+
+@debug_app.command("show")
+def show_runs(
+    chat: Annotated[
+        str | None, typer.Argument(metavar="CHAT", help="Number or id of a chat (default: the most recent).")
+    ] = None,
+    *,
+    run: Annotated[str | None, typer.Option(metavar="RUN", help="Show only this run, with headers and bodies.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Do not shorten bodies.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    limit: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="Maximum number of runs.")] = 20,
+    database: DatabaseOption = None,
+) -> None:
+    """Show the runs of a chat as a tree, or one run in full."""
+    settings = read_settings(database=database)
+    refuse_missing_database(settings)
+
+    from indelible.cli.records import print_records
+
+    print_records(settings, chat_name=chat, run_id=run, limit=limit, full=full, as_json=json)
+
+
+@debug_app.command()
+def replay(
+    target: Annotated[str, typer.Argument(metavar="RUN|FILE", help="A run, or a file made with --save.")],
+    *,
+    attempt: Annotated[
+        str | None, typer.Option(metavar="STEP.NUMBER", help="Attempt to replay.", show_default="the last")
+    ] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save it as a test fixture.")] = None,
+    database: DatabaseOption = None,
+) -> None:
+    """Replay a recorded response offline and show the parsed blocks."""
+    settings = read_settings(database=database)
+    if not Path(target).is_file():
+        refuse_missing_database(settings)
+
+    from indelible.cli.records import print_replay
+
+    print_replay(settings, target, place=attempt, save_to=save)

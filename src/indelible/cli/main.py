@@ -1,13 +1,16 @@
 """The `indelible` command: it assembles the commands and reports failures.
 
-Each command has its own module of the same name. A command reads its options, imports what it needs, and runs it. A
+A command reads its options, imports what it needs, and runs it. A
 failure is one line on standard error: status 2 for a mistake on the command line or in a setting, 1 for everything else
 (a database or a port in use, a user or a chat that does not exist). A traceback is always a bug.
+
+A shell completes by a script of typer's: for each Tab it runs `indelible` with a variable that asks what may come next
+(`COMPLETE`), which loads no more than `--help` does. We print the script and change no file of the user.
 
 The help is plain text, not boxes: its examples keep their columns, and nothing has to be imported to draw it.
 
 Must stay true (tests/test_cli.py): no mistake on the command line shows a traceback; `indelible --help` loads neither
-the database nor the settings.
+the database nor the settings. (tests/test_cli_commands.py): bash completes commands, commands of groups, and options.
 """
 
 from __future__ import annotations
@@ -21,23 +24,22 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
-from indelible.cli.ask import ASK_EXAMPLES, ask
-from indelible.cli.backup import BACKUP_EXAMPLES, backup
-from indelible.cli.chat import CHAT_EXAMPLES, chat
-from indelible.cli.chats import chats_app
-from indelible.cli.completion import COMPLETION_EXAMPLES, completion, prepare_completion
-from indelible.cli.copy import COPY_EXAMPLES, copy
-from indelible.cli.debug import debug_app
-from indelible.cli.doctor import DOCTOR_EXAMPLES, doctor
-from indelible.cli.login_link import LOGIN_LINK_EXAMPLES, login_link
-from indelible.cli.migrate import MIGRATE_EXAMPLES, migrate
+from indelible.cli.accounts import LOGIN_LINK_EXAMPLES, login_link, token_app, user_app
+from indelible.cli.chat import ASK_EXAMPLES, CHAT_EXAMPLES, ask, chat
+from indelible.cli.chats import USAGE_EXAMPLES, chats_app, debug_app, usage
+from indelible.cli.database import (
+    BACKUP_EXAMPLES,
+    COPY_EXAMPLES,
+    DOCTOR_EXAMPLES,
+    MIGRATE_EXAMPLES,
+    backup,
+    copy,
+    doctor,
+    migrate,
+)
 from indelible.cli.options import UsageMistake
 from indelible.cli.prove import PROVE_EXAMPLES, prove
-from indelible.cli.serve import SERVE_EXAMPLES, serve
-from indelible.cli.token import token_app
-from indelible.cli.usage import USAGE_EXAMPLES, usage
-from indelible.cli.user import user_app
-from indelible.cli.worker import WORKER_EXAMPLES, worker
+from indelible.cli.serve import SERVE_EXAMPLES, WORKER_EXAMPLES, serve, worker
 from indelible.errors import IndelibleError
 
 _PROBLEM: Final = 1
@@ -137,3 +139,36 @@ def indelible(
     ] = False,
 ) -> None:
     """Durable chats with language models. Every token is saved before you see it."""
+
+
+COMPLETE: Final = "_INDELIBLE_COMPLETE"
+
+
+COMPLETION_EXAMPLES: Final = """\b
+Examples:
+  eval "$(indelible completion bash)"      in ~/.bashrc
+  eval "$(indelible completion zsh)"       in ~/.zshrc, after compinit
+  indelible completion fish > ~/.config/fish/completions/indelible.fish"""
+
+
+_SHELLS: Final = ("bash", "zsh", "fish")
+
+
+def completion(
+    shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", help="The shell.")],
+) -> None:
+    """Print the script that makes a shell complete commands and options."""
+    if shell not in _SHELLS:
+        raise UsageMistake(f"Unknown shell {shell!r}. Choose {', '.join(_SHELLS[:-1])} or {_SHELLS[-1]}.")
+
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]
+
+    sys.stdout.write(get_completion_script(prog_name="indelible", complete_var=COMPLETE, shell=shell) + "\n")
+
+
+def prepare_completion() -> None:
+    """If a shell asks what may come next, let typer answer it."""
+    if COMPLETE in os.environ:
+        from typer.completion import completion_init  # type: ignore[attr-defined]
+
+        completion_init()

@@ -1,10 +1,17 @@
-"""Options that several commands share, and what every command does first: settings, model, tools and logs.
+"""What commands share: options, what each does first (settings, model, tools, logs), and which chats it opens.
 
-A mistake of the user is one line on standard error that says what to do about it, and exit status 2 (`UsageMistake`);
-main.py prints it. `logging_as` is for the commands that run until they are stopped. Nothing heavy is imported here: a
-command imports what it needs when it runs, so that `indelible --help` loads neither the database nor the settings.
+Nothing heavy is imported here: a command imports what it needs when it runs, so that `indelible --help` loads neither
+the database nor the settings. A mistake of the user is one line on standard error that says what to do about it, and
+exit status 2 (`UsageMistake`); main.py prints it. `logging_as` is for the commands that run until they are stopped.
+
+The chats are those of a server, those in a database, or those of the server that holds the database. A SQLite file has
+one working process. If that is a server of the same user, a command that needs a worker talks to it over loopback
+instead of refusing: its URL is in the lock file (store/database/sqlite/file_lock.py). The token is the one of
+INDELIBLE_TOKEN, as for any other server. A command that only reads opens the file beside whoever works on it.
 
 Must stay true (tests/test_cli.py): no mistake on the command line shows a traceback; `--help` stays light.
+(tests/test_cli_commands.py): a chat beside a running server is a chat on it; the shell completes the names of the
+commands of a group.
 """
 
 from __future__ import annotations
@@ -13,14 +20,17 @@ import math
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
+from typer.core import TyperGroup
 
 from indelible.errors import IndelibleError, Invalid, ModelFailed
 
 if TYPE_CHECKING:
+    from indelible.app.app import User
+    from indelible.clock import Clock
     from indelible.settings import Settings
 
 DatabaseOption = Annotated[
@@ -256,3 +266,89 @@ def print_ready(settings: Settings, sentence: str, **more: str) -> None:
         line = json.dumps({"time": at, "level": "info", "logger": "indelible", "message": sentence, **more})
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
+
+
+class OpenedChats(NamedTuple):
+    """A user to open, and what to call the place."""
+
+    opened: AbstractAsyncContextManager[User]
+    where: str
+
+
+def open_to_read(
+    *, server: str | None, database: str | None, creates: bool = False
+) -> AbstractAsyncContextManager[User]:
+    """The chats, without a worker. A missing database is refused, unless the command `creates` one."""
+    settings, url = read_settings(database=database), find_server(server, database)
+    if url is not None:
+        return _open_server(url, settings)
+
+    from indelible.app.compose import open_app
+
+    if not creates:
+        refuse_missing_database(settings)
+    return open_app(settings=settings, worker=False)
+
+
+def open_to_chat(
+    *,
+    server: str | None,
+    database: str | None,
+    model: str | None,
+    tools: list[str] | None,
+    clock: Clock,
+    pace_s: float,
+    seed: int | None,
+) -> OpenedChats:
+    """The chats, and somebody who answers them: a server, or a worker in this process."""
+    settings, url = read_settings(model=model, database=database), find_server(server, database)
+    if url is not None:
+        _refuse_tools(tools, url)
+        return OpenedChats(_open_server(url, settings), url)
+
+    from indelible.store.database.sqlite.file_lock import find_holder
+    from indelible.terminal.local import describe_database, open_database
+
+    holder = find_holder(settings.database)
+    if holder is not None:
+        if holder.server_url is None:
+            raise holder
+        _refuse_tools(tools, holder.server_url)
+        where = f"{holder.server_url}, the server that has {settings.database} open"
+        return OpenedChats(_open_server(holder.server_url, settings), where)
+    check_model(settings)
+    found = load_named_tools(tools, settings) if tools else []
+    opened = open_database(settings, clock=clock, tools=found, demo_pace_s=pace_s, demo_seed=seed)
+    return OpenedChats(opened, describe_database(settings))
+
+
+def _open_server(url: str, settings: Settings) -> AbstractAsyncContextManager[User]:
+    from indelible.client.client import Client
+
+    try:
+        return Client(url, token=settings.token or None)
+    except Invalid as error:
+        raise UsageMistake(str(error)) from error
+
+
+def _refuse_tools(tools: list[str] | None, url: str) -> None:
+    if tools:
+        raise UsageMistake(f"{url} runs its own tools. Start it with: indelible serve --tools {tools[0]}")
+
+
+def make_group_with_default(default: str) -> type[TyperGroup]:
+    """The class of a group whose command `default` runs if none is named."""
+
+    class GroupWithDefault(TyperGroup):
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            is_named = bool(args) and (args[0] in self.commands or args[0] == "--help" or self._is_misspelt(args[0]))
+            if is_named or ctx.resilient_parsing:  # the shell asks what may come next
+                return super().parse_args(ctx, args)
+            return super().parse_args(ctx, [default, *args])
+
+        def _is_misspelt(self, word: str) -> bool:
+            """Whether this can only be the name of a command: the default one has no arguments."""
+            has_arguments = any(param.param_type_name == "argument" for param in self.commands[default].params)
+            return not word.startswith("-") and not has_arguments
+
+    return GroupWithDefault
