@@ -26,7 +26,7 @@ from indelible.content import (
 from indelible.content.assemble import assemble
 from indelible.errors import ModelFailed
 from indelible.models import Call
-from indelible.terminal.feed_view import ChatSetup, FeedView, spell_out
+from indelible.terminal.feed_view import ChatSetup, FeedView, Stage, spell_out
 from indelible.testing import ScriptedModel, parts
 from indelible.tools import tool
 
@@ -48,7 +48,7 @@ REPLY: list[Part] = [
 ]
 
 
-class Listener(Watched):
+class Listener(Watched, Stage):
     """A stage that notes what it is shown, speech joined as a reader would see it."""
 
     def __init__(self) -> None:

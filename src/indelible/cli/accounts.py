@@ -50,14 +50,9 @@ def with_accounts(database: str | None, work: Callable[[SqlAccounts], Awaitable[
 
 
 def print_table(rows: list[tuple[str, ...]]) -> None:
-    """Columns that line up; the last one is as long as it likes. Names and labels may come from anywhere."""
-    from indelible.terminal.widgets import disarm
+    from indelible.terminal.reports import align
 
-    rows = [tuple(disarm(cell).replace("\n", " ") for cell in row) for row in rows]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+    sys.stdout.write("".join(f"{line}\n" for line in align(rows)))
 
 
 def show_time(moment: datetime | None, *, otherwise: str) -> str:

@@ -183,11 +183,7 @@ class _Branch:
         blank, through, fork, end = Tree.ASCII_GUIDES if options.ascii_only else Tree.TREE_GUIDES[0]
         beside = [blank if is_last else through for is_last in self._is_last]
         leading = [*beside[:-1], *(end if is_last else fork for is_last in self._is_last[-1:])]
-        narrower = options.update(width=options.max_width - len(blank) * len(beside))
-        for number, line in enumerate(console.render_lines(self._shown, narrower, pad=False)):
-            yield Segment("".join(beside if number else leading))
-            yield from line
-            yield Segment.line()
+        yield from _render_beside("".join(leading), "".join(beside), self._shown, console, options)
 
 
 class _Indented:
@@ -200,11 +196,18 @@ class _Indented:
         self._shown = shown
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        narrower = options.update(width=options.max_width - len(_INDENT))
-        for line in console.render_lines(self._shown, narrower, pad=False):
-            yield Segment(_INDENT)
-            yield from line
-            yield Segment.line()
+        yield from _render_beside(_INDENT, _INDENT, self._shown, console, options)
+
+
+def _render_beside(
+    first: str, others: str, shown: RenderableType, console: Console, options: ConsoleOptions
+) -> Iterator[Segment]:
+    """Its lines, to the right of these, which are equally long."""
+    narrower = options.update(width=options.max_width - len(first))
+    for number, line in enumerate(console.render_lines(shown, narrower, pad=False)):
+        yield Segment(others if number else first)
+        yield from line
+        yield Segment.line()
 
 
 def draw_runs(title: str, runs: Sequence[RunTree]) -> RenderableType:

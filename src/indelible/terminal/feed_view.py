@@ -23,7 +23,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -56,10 +56,12 @@ _SHOWN_TURNS: Final = 3
 _CONTINUED_AFTER: Final = frozenset({"crashed", "handed_over", "failed"})
 _JOINED: Final = "joined"
 """The id of text that began before we joined: a snapshot does not have the id under which it continues."""
+_UNSENT_STOP_S: Final = 1.0
+"""How long the second press waits for the stop to be stored: a server may be down."""
 
 
-class Stage(Protocol):
-    """Where a chat is shown."""
+class Stage:
+    """Where a chat is shown. Each has what it needs of this."""
 
     def show(self, part: Part) -> None:
         """A part of the reply."""
@@ -289,8 +291,7 @@ def _is_continued(message: Message) -> bool:
     return not any(isinstance(block, ToolCall) and not block.provider_executed for block in message.blocks)
 
 
-_UNSENT_STOP_S: Final = 1.0
-"""How long the second press waits for the stop to be stored: a server may be down."""
+# --- Ctrl-C ---
 
 
 class Presses:

@@ -25,9 +25,9 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterable, AsyncIterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any, Final, TextIO
+from typing import Any, Final, Self, TextIO
 
 import msgspec
 from rich.console import Console
@@ -36,7 +36,6 @@ from indelible.api.inputs import Content
 from indelible.api.shapes import Accepted
 from indelible.app.app import User
 from indelible.app.chat import Chat
-from indelible.app.reply import Reply
 from indelible.clock import Clock
 from indelible.content import Part, TextDelta, ToolResult, Usage
 from indelible.errors import Invalid, ModelFailed
@@ -47,6 +46,8 @@ from indelible.terminal.widgets import disarm, disarm_data
 
 _READ_BYTES: Final = 65536
 MAX_INPUT_BYTES: Final = 16_000_000
+FAILED: Final = 1
+STOPPED: Final = 128 + signal.SIGINT
 
 
 class PlainChat:
@@ -92,16 +93,15 @@ class PlainChat:
         await self._write(self._view, await self._view.chat.post(text))
 
     async def _write(self, feed_view: FeedView, sent: Accepted | None = None) -> None:
-        writer = PlainReply(self._out, self._errors)
-        await feed_view.follow(writer, sent)
-        writer.end()
+        with PlainReply(self._out, self._errors) as writer:
+            await feed_view.follow(writer, sent)
         self._out.write("\n")
         self._out.flush()
         self.failed |= feed_view.status == "error"
 
 
-class PlainReply:
-    """A stage (feed_view.py) that is written: one reply. `tools`: whether results of tools are among its lines."""
+class PlainReply(Stage):
+    """A stage that is written: one reply, which ends with its line. `tools`: whether their results are among it."""
 
     def __init__(self, out: TextIO, errors: TextIO, *, tools: bool = True) -> None:
         self._out = out
@@ -110,6 +110,12 @@ class PlainReply:
         self._disarm = disarm if out.isatty() else disarm_data
         self._at_line_start = True
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end_line()
+
     def show(self, part: Part) -> None:
         match part:
             case TextDelta():
@@ -117,7 +123,7 @@ class PlainReply:
             case ToolResult():
                 verb = "failed" if part.is_error else "answered"
                 line = f"[{part.name} {verb}: {' '.join(str(part.output).split())}]"
-                self.end()
+                self.end_line()
                 if self._tools:
                     self._write(self._disarm(f"\n{line}\n\n"))
                 else:
@@ -125,18 +131,9 @@ class PlainReply:
             case _:
                 pass
 
-    def begin_attempt(self) -> None:
-        pass
-
     def end_attempt(self, *, cut: bool) -> None:
         if not cut:
-            self.end()
-
-    def drop_attempt(self) -> None:
-        pass
-
-    def quote(self, text: str) -> None:
-        pass
+            self.end_line()
 
     def note(self, text: str) -> None:
         self._errors.write(f"{disarm(text)}\n")
@@ -145,8 +142,7 @@ class PlainReply:
     def announce(self, text: str) -> None:
         self.note(text)
 
-    def end(self) -> None:
-        """End the last line."""
+    def end_line(self) -> None:
         if not self._at_line_start:
             self._write("\n")
 
@@ -202,12 +198,6 @@ async def _read(descriptor: int) -> bytes:
     return os.read(descriptor, _READ_BYTES)
 
 
-FAILED: Final = 1
-
-
-STOPPED: Final = 128 + signal.SIGINT
-
-
 class AskResult(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON of a reply. `error` is set if it failed; `text` is what was written of it all the same."""
 
@@ -241,8 +231,6 @@ class Asker:
         view = FeedView(chat, clock=self._clock, after=(await chat.details()).cursor)
         with self._open_stage() as stage:
             await view.follow(stage, await chat.post(content))
-            if isinstance(stage, PlainReply):
-                stage.end()
         if view.status == "requires_action":
             self._errors.write("The reply waits for tools that a client has to run. Its chat is saved.\n")
         self._status = 0 if view.status == "idle" else FAILED
@@ -250,7 +238,7 @@ class Asker:
     def _open_stage(self) -> AbstractContextManager[Stage]:
         if self._out.isatty():
             return Screen(Console(file=self._out, highlight=False), self._clock)
-        return nullcontext(PlainReply(self._out, self._errors, tools=False))
+        return PlainReply(self._out, self._errors, tools=False)
 
     async def _write_json(self, chat: Chat, content: Content) -> None:
         reply, error = chat.send(content), None
@@ -258,21 +246,17 @@ class Asker:
             await reply
         except ModelFailed as failure:
             error = {"kind": failure.kind, "message": failure.message, "detail": failure.detail}
-        answer = _describe(chat, reply, error)
-        self._out.write(to_json(answer) + "\n")
+        message = reply.message
+        result = AskResult(
+            chat_id=chat.id,
+            message_id=None if message is None else message.id,
+            outcome=reply.outcome,
+            text=reply.text,
+            model=None if message is None else message.model,
+            usage=reply.usage,
+            cost_usd=reply.cost,
+            error=error,
+        )
+        self._out.write(to_json(result) + "\n")
         self._out.flush()
         self._status = 0 if reply.outcome == "complete" else FAILED
-
-
-def _describe(chat: Chat, reply: Reply, error: dict[str, Any] | None) -> AskResult:
-    message = reply.message
-    return AskResult(
-        chat_id=chat.id,
-        message_id=None if message is None else message.id,
-        outcome=reply.outcome,
-        text=reply.text,
-        model=None if message is None else message.model,
-        usage=reply.usage,
-        cost_usd=reply.cost,
-        error=error,
-    )

@@ -84,11 +84,12 @@ def describe_usage(used: UsagePage, *, by_user: bool = False) -> list[str]:
 def _make_row(first: str, user: str, model: str, used: Any) -> tuple[str, ...]:
     cost = "unknown" if used.cost is None else f"${used.cost:,.4f}"
     counts = (f"{used.turns:,}", f"{used.input_tokens:,}", f"{used.output_tokens:,}", cost)
-    return (first, disarm(user), disarm(model), *counts)
+    return (first, user, model, *counts)
 
 
-def align(rows: Sequence[tuple[str, ...]], *, right: int) -> list[str]:
-    """Columns that line up; the last `right` ones at their right side."""
+def align(rows: Sequence[tuple[str, ...]], *, right: int = 0) -> list[str]:
+    """Columns that line up; the last `right` ones at their right side. Names and labels may come from anywhere."""
+    rows = [tuple(disarm(cell).replace("\n", " ") for cell in row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     left = len(widths) - right
     return [

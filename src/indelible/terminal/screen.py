@@ -14,12 +14,11 @@ not been interrupted, wherever it is and however often; a burst of parts costs o
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Final, Self
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console
 from rich.live import Live
-from rich.segment import Segment
+from rich.segment import Segment, Segments
 from rich.style import Style
 
 from indelible.clock import Clock, Timer
@@ -41,23 +40,25 @@ from indelible.content import (
     ToolResult,
     ToolStarted,
 )
+from indelible.terminal.feed_view import Stage
 from indelible.terminal.widgets import (
     Line,
-    NoteWidget,
-    QuoteWidget,
     TextWidget,
     ThoughtWidget,
     ToolWidget,
     Widget,
     disarm,
+    make_note,
+    make_quote,
 )
 
 _FRAME_S: Final = 1 / 12
+_Speech = TextStart | TextDelta | TextEnd | ReasoningStart | ReasoningDelta | ReasoningEnd
 _ELLIPSIS: Final[Line] = [Segment("…", Style(dim=True))]
 
 
-class Screen:
-    """A stage (feed_view.py) that is drawn: enter, show, leave."""
+class Screen(Stage):
+    """A stage that is drawn: enter, show, leave."""
 
     def __init__(self, console: Console, clock: Clock) -> None:
         self._console = console
@@ -65,8 +66,11 @@ class Screen:
         self._live = Live(
             console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
         )
-        self._transcript = Transcript()
-        self._announced: NoteWidget | None = None
+        self._pieces: list[Widget] = []
+        self._speech: dict[tuple[type, str], TextWidget | ThoughtWidget] = {}
+        self._tools: dict[str, ToolWidget] = {}
+        self._cut: TextWidget | None = None
+        self._announced: Widget | None = None
         self._next_frame: Timer | None = None
         self._drawn_at_s = clock.monotonic()
 
@@ -75,189 +79,98 @@ class Screen:
         self._draw()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._next_frame is not None:
             self._next_frame.cancel()
-        self._announced = None
-        self._transcript.end()
+        self._announced = self._cut = None
+        self._finish_open()
         self._print_finished()
-        self._live.update(_Lines([]))
+        self._live.update(_join([]))
         self._live.stop()
 
     # --- content of the next frame ---
 
     def show(self, part: Part) -> None:
         self._announced = None
-        self._transcript.add_part(part)
-        self._draw_soon()
-
-    def begin_attempt(self) -> None:
-        self._announced = None
-        self._transcript.begin_attempt()
-        self._draw_soon()
-
-    def end_attempt(self, *, cut: bool) -> None:
-        self._transcript.end_attempt(cut=cut)
-        self._draw_soon()
-
-    def drop_attempt(self) -> None:
-        self._transcript.drop_attempt()
-        self._draw_soon()
-
-    def quote(self, text: str) -> None:
-        self._transcript.add(QuoteWidget(text))
-        self._draw_soon()
-
-    def note(self, text: str) -> None:
-        self._transcript.add(NoteWidget(text))
-        self._draw_soon()
-
-    def announce(self, text: str) -> None:
-        self._announced = NoteWidget(text)
-        self._draw_soon()
-
-    # --- frames ---
-
-    def _draw_soon(self) -> None:
-        if self._next_frame is None:
-            wait_s = self._drawn_at_s + _FRAME_S - self._clock.monotonic()
-            self._next_frame = self._clock.call_later(max(0.0, wait_s), self._draw)
-
-    def _draw(self) -> None:
-        self._next_frame = None
-        self._drawn_at_s = self._clock.monotonic()
-        self._print_finished()
-
-    def _print_finished(self) -> None:
-        """Print what is finished, with a blank line after each piece, and draw the rest below it."""
-        finished: list[Line] = []
-        widgets = self._transcript.widgets
-        while widgets:
-            lines = widgets[0].pop_finished(self._console)
-            if lines:
-                finished += [*lines, []]
-            if not widgets[0].finished:
-                break
-            del widgets[0]
-        below = [] if self._announced is None else [self._announced]
-        rendered = [widget.render(self._console) for widget in (*widgets, *below)]
-        growing = [line for lines in rendered if lines for line in (*lines, [])]
-        room = max(1, self._console.height - 2)
-        with self._console:  # one write, so that the screen never shows an intermediate state
-            self._live.update(_Lines([]), refresh=True)
-            self._console.print(_Lines(finished), end="")
-            self._live.update(_Lines(growing[:-1][-room:] or [_ELLIPSIS]), refresh=True)
-
-
-class _Lines:
-    """Lines that were rendered before."""
-
-    def __init__(self, lines: list[Line]) -> None:
-        self._lines = lines
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for line in self._lines:
-            yield from line
-            yield Segment.line()
-
-
-class Transcript:
-    """The pieces that are not printed yet, oldest first."""
-
-    def __init__(self) -> None:
-        self.widgets: list[Widget] = []
-        self._speech: dict[tuple[type, str], TextWidget | ThoughtWidget] = {}
-        self._tools: dict[str, ToolWidget] = {}
-        self._cut: TextWidget | None = None
-
-    def add(self, widget: Widget) -> None:
-        """Show something that the model did not write. All growing pieces are finished."""
-        self.end()
-        self.widgets.append(widget)
-
-    def add_part(self, part: Part) -> None:
         match part:
             case TextStart() | TextDelta() | TextEnd():
                 self._add_speech(TextWidget, part)
             case ReasoningStart() | ReasoningDelta() | ReasoningEnd():
                 self._add_speech(ThoughtWidget, part)
             case Source():
-                self._append(NoteWidget(f"↗ {part.title or part.url or part.id}"))
+                self._append(make_note(f"↗ {part.title or part.url or part.id}"))
             case StreamWarning():
-                self._append(NoteWidget(part.message))
+                self._append(make_note(part.message))
             case Finish(reason="length"):
-                self._append(NoteWidget("The reply reached the model's length limit."))
+                self._append(make_note("The reply reached the model's length limit."))
             case _:
                 self._add_tool(part)
-
-    # --- attempts ---
+        self._draw_soon()
 
     def begin_attempt(self) -> None:
-        """Finish what the last attempt left open, except an interrupted text."""
-        for widget in self.widgets:
-            widget.finished = widget is not self._cut
-        self._speech.clear()
-        self._tools.clear()
-        self._remove_fleeting()
+        self._announced = None
+        self._finish_open()
+        self._draw_soon()
 
     def end_attempt(self, *, cut: bool) -> None:
-        """The attempt writes nothing more; its tools may still get results."""
-        last = self.widgets[-1] if self.widgets else None
+        """Tools may still get results."""
+        last = self._pieces[-1] if self._pieces else None
         self._cut = last if cut and isinstance(last, TextWidget) and not last.finished else None
-        for widget in self.widgets:
-            if isinstance(widget, TextWidget | ThoughtWidget):
-                widget.finished = widget is not self._cut
+        for piece in self._pieces:
+            if isinstance(piece, TextWidget | ThoughtWidget):
+                piece.finished = piece is not self._cut
         self._speech.clear()
         self._remove_fleeting()
+        self._draw_soon()
 
     def drop_attempt(self) -> None:
-        """Discard the attempt, which had only thinking. What is printed stays."""
-        for widget in self._speech.values():
-            if isinstance(widget, TextWidget):
-                self._cut = widget
+        """Discard its thinking. What is printed stays."""
+        for piece in self._speech.values():
+            if isinstance(piece, TextWidget):
+                self._cut = piece
             else:
-                self.widgets.remove(widget)
+                self._pieces.remove(piece)
         self._speech.clear()
+        self._draw_soon()
 
-    def end(self) -> None:
-        """Finish all growing pieces."""
-        self._cut = None
-        self.begin_attempt()
+    def quote(self, text: str) -> None:
+        self._add(make_quote(text))
+
+    def note(self, text: str) -> None:
+        self._add(make_note(text))
+
+    def announce(self, text: str) -> None:
+        self._announced = make_note(text)
+        self._draw_soon()
 
     # --- parts to pieces ---
 
-    def _add_speech(
-        self,
-        kind: type[TextWidget | ThoughtWidget],
-        part: TextStart | TextDelta | TextEnd | ReasoningStart | ReasoningDelta | ReasoningEnd,
-    ) -> None:
-        widget = self._speech.get((kind, part.id))
-        if widget is None:
-            widget = self._speech[kind, part.id] = self._begin_speech(kind)
+    def _add_speech(self, kind: type[TextWidget | ThoughtWidget], part: _Speech) -> None:
+        piece = self._speech.get((kind, part.id))
+        if piece is None:
+            piece = self._speech[kind, part.id] = self._begin_speech(kind)
         if isinstance(part, TextDelta | ReasoningDelta):
-            widget.text += disarm(part.delta)
+            piece.text += disarm(part.delta)
         elif isinstance(part, TextEnd | ReasoningEnd):
-            widget.finished = True
+            piece.finished = True
             del self._speech[kind, part.id]
             self._remove_fleeting()
 
     def _begin_speech(self, kind: type[TextWidget | ThoughtWidget]) -> TextWidget | ThoughtWidget:
-        widget = kind()
-        if isinstance(widget, ThoughtWidget):
-            widget.fleeting = self._cut is not None
+        piece = kind()
+        if isinstance(piece, ThoughtWidget):
+            piece.fleeting = self._cut is not None
         elif self._cut is not None:
-            widget, self._cut = self._cut, None
-            return widget
-        self.widgets.append(widget)
-        return widget
+            piece, self._cut = self._cut, None
+            return piece
+        self._pieces.append(piece)
+        return piece
 
     def _remove_fleeting(self) -> None:
-        self.widgets = [
-            widget
-            for widget in self.widgets
-            if not (isinstance(widget, ThoughtWidget) and widget.fleeting and widget.finished)
+        self._pieces = [
+            piece
+            for piece in self._pieces
+            if not (isinstance(piece, ThoughtWidget) and piece.fleeting and piece.finished)
         ]
 
     def _add_tool(self, part: Part) -> None:
@@ -286,11 +199,60 @@ class Transcript:
             self._append(self._tools[id])
         return self._tools[id]
 
-    def _append(self, widget: Widget) -> None:
+    def _append(self, piece: Widget) -> None:
         """The reply continues with something other than text: an interrupted text is finished."""
         if self._cut is not None:
             self._cut.finished, self._cut = True, None
-        self.widgets.append(widget)
+        self._pieces.append(piece)
+
+    def _add(self, piece: Widget) -> None:
+        """Show something that the model did not write."""
+        self._cut = None
+        self._finish_open()
+        self._pieces.append(piece)
+        self._draw_soon()
+
+    def _finish_open(self) -> None:
+        """Finish all that still grows, except an interrupted text."""
+        for piece in self._pieces:
+            piece.finished = piece is not self._cut
+        self._speech.clear()
+        self._tools.clear()
+        self._remove_fleeting()
+
+    # --- frames ---
+
+    def _draw_soon(self) -> None:
+        if self._next_frame is None:
+            wait_s = self._drawn_at_s + _FRAME_S - self._clock.monotonic()
+            self._next_frame = self._clock.call_later(max(0.0, wait_s), self._draw)
+
+    def _draw(self) -> None:
+        self._next_frame = None
+        self._drawn_at_s = self._clock.monotonic()
+        self._print_finished()
+
+    def _print_finished(self) -> None:
+        """Print what is finished, with a blank line after each piece, and draw the rest below it."""
+        finished: list[Line] = []
+        while self._pieces:
+            if lines := self._pieces[0].pop_finished(self._console):
+                finished += [*lines, []]
+            if not self._pieces[0].finished:
+                break
+            del self._pieces[0]
+        below = [] if self._announced is None else [self._announced]
+        rendered = [piece.render(self._console) for piece in (*self._pieces, *below)]
+        growing = [line for lines in rendered if lines for line in (*lines, [])]
+        room = max(1, self._console.height - 2)
+        with self._console:  # one write, so that the screen never shows an intermediate state
+            self._live.update(_join([]), refresh=True)
+            self._console.print(_join(finished), end="")
+            self._live.update(_join(growing[:-1][-room:] or [_ELLIPSIS]), refresh=True)
+
+
+def _join(lines: list[Line]) -> Segments:
+    return Segments([segment for line in lines for segment in (*line, Segment.line())])
 
 
 def _describe_state(call: ToolCall) -> str:

@@ -16,9 +16,10 @@ that was once finished stays the same whatever is added.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Final, Protocol
+from typing import Final
 
 from markdown_it import MarkdownIt
 from rich.console import Console, RenderableType
@@ -29,26 +30,43 @@ from rich.text import Text as StyledText
 
 from indelible.content import ToolResult
 
+Line = list[Segment]
+
 PROMPT: Final = "you › "
 _MARGIN: Final = Segment("┆ ", Style(dim=True))
+_WIDEST_COLUMN: Final = 100
+_PARSER: Final = MarkdownIt().enable("table")
+_LINE: Final = re.compile(r"[^\n]*\n")
+_MARKS: Final = (0x061C, 0x200E, 0x200F)
+"""Arabic and Hebrew are written with them."""
+_TURNING: Final = (*_MARKS, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""Unicode's Bidi_Control: they change the order in which text is shown, so that a command reads as another one."""
+# Characters that control a terminal (escape sequences, bells) are shown as a replacement character.
+_HARMLESS: Final = dict.fromkeys((*range(32), *range(127, 160), *_TURNING), "\N{REPLACEMENT CHARACTER}") | {
+    ord("\n"): "\n",
+    ord("\t"): "\t",
+    ord("\r"): None,
+}
+_HARMLESS_DATA: Final = {code: shown for code, shown in _HARMLESS.items() if code not in _MARKS}
 
 
-class Widget(Protocol):
-    finished: bool
+class Widget(ABC):
+    finished = False
 
     def pop_finished(self, console: Console) -> list[Line]:
         """Release the lines that can be printed for good."""
+        return self.render(console) if self.finished else []
 
+    @abstractmethod
     def render(self, console: Console) -> list[Line]:
         """The remaining lines."""
 
 
-class TextWidget:
+class TextWidget(Widget):
     """Markdown. Its blocks are released one by one."""
 
     def __init__(self) -> None:
         self.text = ""
-        self.finished = False
 
     def pop_finished(self, console: Console) -> list[Line]:
         blocks, self.text = split_finished(self.text)
@@ -60,7 +78,7 @@ class TextWidget:
         return render_markdown(self.text, console)
 
 
-class ThoughtWidget:
+class ThoughtWidget(Widget):
     """The model's thinking: dimmed, with a margin, so that it is not mistaken for the reply.
 
     A `fleeting` one is in the middle of a sentence, and is shown only while it grows.
@@ -68,18 +86,14 @@ class ThoughtWidget:
 
     def __init__(self) -> None:
         self.text = ""
-        self.finished = False
         self.fleeting = False
-
-    def pop_finished(self, console: Console) -> list[Line]:
-        return self.render(console) if self.finished else []
 
     def render(self, console: Console) -> list[Line]:
         thought = StyledText(self.text.strip(), style="dim italic")
         return [[_MARGIN, *line] for line in trim_blank(render_lines(thought, console, indent=_MARGIN.cell_length))]
 
 
-class ToolWidget:
+class ToolWidget(Widget):
     """A tool call: one line with its progress."""
 
     def __init__(self, name: str) -> None:
@@ -87,10 +101,6 @@ class ToolWidget:
         self.arguments = ""
         self.state = "writing"
         self.result: ToolResult | None = None
-        self.finished = False
-
-    def pop_finished(self, console: Console) -> list[Line]:
-        return self.render(console) if self.finished else []
 
     def render(self, console: Console) -> list[Line]:
         line = StyledText(no_wrap=True, overflow="ellipsis")
@@ -111,63 +121,26 @@ class ToolWidget:
             yield f" → {self.result.output}", colour
 
 
-class QuoteWidget:
+class _FixedWidget(Widget):
+    """Text that does not grow."""
+
+    finished = True
+
+    def __init__(self, text: StyledText) -> None:
+        self._text = text
+
+    def render(self, console: Console) -> list[Line]:
+        return render_lines(self._text, console)
+
+
+def make_quote(text: str) -> Widget:
     """A message of the user that was not typed just now."""
-
-    def __init__(self, text: str) -> None:
-        self.finished = True
-        self._text = disarm(text)
-
-    def pop_finished(self, console: Console) -> list[Line]:
-        return self.render(console)
-
-    def render(self, console: Console) -> list[Line]:
-        return render_lines(StyledText.assemble((PROMPT, "bold cyan"), self._text), console)
+    return _FixedWidget(StyledText.assemble((PROMPT, "bold cyan"), disarm(text)))
 
 
-class NoteWidget:
+def make_note(text: str) -> Widget:
     """A note about the reply."""
-
-    def __init__(self, text: str) -> None:
-        self.finished = True
-        self._text = disarm(text)
-
-    def pop_finished(self, console: Console) -> list[Line]:
-        return self.render(console)
-
-    def render(self, console: Console) -> list[Line]:
-        return render_lines(StyledText(self._text, style="dim"), console)
-
-
-Line = list[Segment]
-
-
-_WIDEST_COLUMN: Final = 100
-
-
-_PARSER: Final = MarkdownIt().enable("table")
-
-
-_LINE: Final = re.compile(r"[^\n]*\n")
-
-
-_MARKS: Final = (0x061C, 0x200E, 0x200F)
-"""Arabic and Hebrew are written with them."""
-
-
-_TURNING: Final = (*_MARKS, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-"""Unicode's Bidi_Control: they change the order in which text is shown, so that a command reads as another one."""
-
-
-# Characters that control a terminal (escape sequences, bells) are shown as a replacement character.
-_HARMLESS: Final = dict.fromkeys((*range(32), *range(127, 160), *_TURNING), "\N{REPLACEMENT CHARACTER}") | {
-    ord("\n"): "\n",
-    ord("\t"): "\t",
-    ord("\r"): None,
-}
-
-
-_HARMLESS_DATA: Final = {code: shown for code, shown in _HARMLESS.items() if code not in _MARKS}
+    return _FixedWidget(StyledText(disarm(text), style="dim"))
 
 
 def disarm(text: str) -> str:
