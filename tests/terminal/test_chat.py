@@ -333,6 +333,11 @@ async def test_model_and_system_are_chosen_before_a_chat_and_changed_in_it(open_
     assert [message.role for message in two.calls[0].messages] == ["user", "assistant", "user"]
 
 
+async def test_the_default_model_is_shown_by_its_name(open_chats: OpenApp) -> None:
+    opened = open_chats("one", models={"one": ScriptedModel(), "two": ScriptedModel()})
+    assert "Model: one (the default). Choose one with /model NAME: one, two" in await talk(opened, Keyboard("/model"))
+
+
 async def test_files_are_attached_to_the_next_message_and_stay_when_it_is_edited(
     open_chats: OpenApp, tmp_path: Path
 ) -> None:

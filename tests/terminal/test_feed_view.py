@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 
@@ -11,6 +13,9 @@ from tests.support.waiting import Watched, poll_until
 
 from indelible.app.app import App
 from indelible.app.chat import Chat
+from indelible.client.client import RemoteService
+from indelible.client.http_transport import HttpTransport, ServerFailed
+from indelible.clock import SystemClock
 from indelible.content import (
     Block,
     Part,
@@ -27,7 +32,7 @@ from indelible.content.assemble import assemble
 from indelible.errors import ModelFailed
 from indelible.models import Call
 from indelible.terminal.feed_view import ChatSetup, FeedView, Stage, spell_out
-from indelible.testing import ScriptedModel, parts
+from indelible.testing import ManualClock, ScriptedModel, parts
 from indelible.tools import tool
 
 OpenApp = Callable[..., AbstractAsyncContextManager[App]]
@@ -90,6 +95,19 @@ class Listener(Watched, Stage):
 
     def announce(self, text: str) -> None:
         self.seen.append(f"meanwhile: {text}")
+
+
+async def test_a_server_that_is_away_is_announced_until_it_is_back() -> None:
+    with socket.socket() as away:
+        away.bind(("127.0.0.1", 0))  # and nobody listens
+        url, listener = f"http://127.0.0.1:{away.getsockname()[1]}", Listener()
+        async with HttpTransport(url, clock=ManualClock(skip_sleeps=True)) as http:
+            feed_view = FeedView(Chat(RemoteService(http), "chat_1"), clock=SystemClock())
+            with pytest.raises(ServerFailed):
+                await feed_view.follow(listener)
+    (announced,) = listener.seen
+    assert announced.startswith("meanwhile: The server is unreachable: can't connect to 127.0.0.1")
+    assert re.search(r"Trying again for 2\d s\.$", announced)
 
 
 async def ask(app: App, words: str) -> tuple[Chat, list[str]]:

@@ -11,6 +11,7 @@ Must stay true (tests/server/test_client.py, tests/server/test_unreliable_server
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import socket
@@ -34,9 +35,13 @@ from indelible.models.http.sse import EventTooLarge, SseDecoder
 
 T = TypeVar("T")
 
+_log = logging.getLogger("indelible.client")
+
 _PREFIX: Final = "/api/v1"
 _FIRST_BACK_OFF_S: Final = 0.05
 _LONGEST_BACK_OFF_S: Final = 2.0
+_REPORTED_AFTER_S: Final = 0.5
+"""A server that is away for longer is reported in the log (info), where the terminal finds it."""
 _FEED_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=45)
 """The server sends something every 15 s. After three times that, the connection is dead, whatever TCP reports."""
 
@@ -301,6 +306,7 @@ class _BackOff:
 
     def reset(self) -> None:
         self._until_s: float | None = None
+        self._is_reported = False
         self._next_s = _FIRST_BACK_OFF_S
 
     async def wait(self, error: Exception) -> None:
@@ -309,6 +315,9 @@ class _BackOff:
             self._until_s = now_s + self._retry_for_s
         if now_s >= self._until_s:
             raise ServerFailed(f"The server is unreachable: {error}") from error.__cause__
+        if not self._is_reported and self._retry_for_s - (self._until_s - now_s) >= _REPORTED_AFTER_S:
+            self._is_reported = True
+            _log.info("The server is unreachable: %s. Trying again for %.0f s.", error, self._until_s - now_s)
         delay_s = self._next_s * random.uniform(0.5, 1.0)  # noqa: S311  (only so that clients do not reconnect all at once)
         self._next_s = min(2 * self._next_s, _LONGEST_BACK_OFF_S)
         await self._clock.sleep(min(delay_s, self._until_s - now_s))

@@ -209,8 +209,10 @@ class TerminalChat:
             self._note(f"The model is {name} from the next message on.\n")
             return
         chosen = self._setup.model if self._view is None else (await self._view.chat.details()).model
-        names = [entry.id for entry in await self._user.list_models()]
-        self._note(f"Model: {chosen or 'the default'}. Choose one with /model NAME: {', '.join(names)}\n")
+        models = await self._user.list_models()
+        if chosen is None:
+            chosen = next((f"{model.id} (the default)" for model in models if model.default), "the default")
+        self._note(f"Model: {chosen}. Choose one with /model NAME: {', '.join(model.id for model in models)}\n")
 
     async def _choose_system(self, text: str) -> None:
         if text:

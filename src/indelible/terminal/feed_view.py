@@ -18,6 +18,7 @@ leaves, and the stop holds; it leaves even if the server that should store the s
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing, contextmanager
@@ -56,6 +57,7 @@ _SHOWN_TURNS: Final = 3
 _CONTINUED_AFTER: Final = frozenset({"crashed", "handed_over", "failed"})
 _JOINED: Final = "joined"
 """The id of text that began before we joined: a snapshot does not have the id under which it continues."""
+_CLIENT_LOG: Final = logging.getLogger("indelible.client")
 _UNSENT_STOP_S: Final = 1.0
 """How long the second press waits for the stop to be stored: a server may be down."""
 
@@ -118,6 +120,10 @@ class FeedView:
 
     async def follow(self, stage: Stage, sent: Accepted | None = None) -> None:
         """Show what is new, until nothing is running; with `sent`, at least until that is answered."""
+        with _announce_outages(stage):
+            await self._follow(stage, sent)
+
+    async def _follow(self, stage: Stage, sent: Accepted | None) -> None:
         enough_seq = 0
         cursors = Cursors(self.chat.id)
         if sent is not None:
@@ -289,6 +295,28 @@ def _is_continued(message: Message) -> bool:
     if not message.partial or message.reason not in _CONTINUED_AFTER or not isinstance(message.blocks[-1], Text):
         return False
     return not any(isinstance(block, ToolCall) and not block.provider_executed for block in message.blocks)
+
+
+class _Announcer(logging.Handler):
+    def __init__(self, stage: Stage) -> None:
+        super().__init__()
+        self._stage = stage
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._stage.announce(record.getMessage())
+
+
+@contextmanager
+def _announce_outages(stage: Stage) -> Iterator[None]:
+    """A client whose server is away says so in its log, and goes on trying."""
+    announcer, before = _Announcer(stage), _CLIENT_LOG.level
+    _CLIENT_LOG.addHandler(announcer)
+    _CLIENT_LOG.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        _CLIENT_LOG.removeHandler(announcer)
+        _CLIENT_LOG.setLevel(before)
 
 
 # --- Ctrl-C ---
