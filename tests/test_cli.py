@@ -264,6 +264,15 @@ def test_a_tool_call_is_shown_with_its_result() -> None:
         session.wait_for(PROMPT)
 
 
+def test_ctrl_c_stops_a_question_and_leaves_no_mark_in_its_reply() -> None:
+    with open_session("ask", STORY, "--pace", "0.01") as session:
+        session.wait_for("older than its lamp")
+        session.type(CTRL_C)
+        assert "^C" not in session.wait_for(STOPPED)
+        assert session.wait_for_exit() == 128 + signal.SIGINT
+        assert session.echoes
+
+
 def test_ctrl_c_at_the_prompt_after_a_stop_leaves() -> None:
     with open_session("chat", "--pace", "0.01") as session:
         session.wait_for(PROMPT)

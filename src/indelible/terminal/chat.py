@@ -36,7 +36,7 @@ from indelible.content import File, Role
 from indelible.content.blocks import text_of
 from indelible.errors import IndelibleError, NotFound, Refused, StoreFailed
 from indelible.terminal.feed_view import ChatSetup, FeedView, Presses, follow_until_stopped, receive_ctrl_c
-from indelible.terminal.prompt import hush_echo
+from indelible.terminal.prompt import hold_keys
 from indelible.terminal.reports import list_chats
 from indelible.terminal.screen import Screen
 from indelible.terminal.widgets import disarm
@@ -129,7 +129,7 @@ class TerminalChat:
         if begin is not None:
             self._console.print()
         try:
-            with hush_echo(sys.stdin):
+            with hold_keys(sys.stdin):
                 await self._follow(begin, presses)
         finally:
             self._presses = None

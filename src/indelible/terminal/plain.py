@@ -24,8 +24,8 @@ import codecs
 import os
 import signal
 import sys
-from collections.abc import AsyncIterable, AsyncIterator
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final, Self, TextIO
 
@@ -41,7 +41,7 @@ from indelible.content import Part, TextDelta, ToolResult, Usage
 from indelible.errors import Invalid, ModelFailed
 from indelible.terminal.feed_view import BUSY, ChatSetup, FeedView, Presses, Stage, follow_until_stopped, receive_ctrl_c
 from indelible.terminal.reports import to_json
-from indelible.terminal.screen import Screen
+from indelible.terminal.screen import Screen, hush_echo
 from indelible.terminal.widgets import disarm, disarm_data
 
 _READ_BYTES: Final = 65536
@@ -235,10 +235,14 @@ class Asker:
             self._errors.write("The reply waits for tools that a client has to run. Its chat is saved.\n")
         self._status = 0 if view.status == "idle" else FAILED
 
-    def _open_stage(self) -> AbstractContextManager[Stage]:
+    @contextmanager
+    def _open_stage(self) -> Iterator[Stage]:
         if self._out.isatty():
-            return Screen(Console(file=self._out, highlight=False), self._clock)
-        return PlainReply(self._out, self._errors, tools=False)
+            with hush_echo(sys.stdin), Screen(Console(file=self._out, highlight=False), self._clock) as screen:
+                yield screen
+        else:
+            with PlainReply(self._out, self._errors, tools=False) as reply:
+                yield reply
 
     async def _write_json(self, chat: Chat, content: Content) -> None:
         reply, error = chat.send(content), None

@@ -5,7 +5,7 @@ runs replies for other clients. The history of typed lines is a file, shared by 
 starts a new line, and pasted text may have several.
 
 Ctrl-C arrives in two ways. At the prompt it is a key, and ends the line. At any other time the terminal sends a signal
-(feed_view.py). `hush_echo` keeps keys that are typed during a reply from being printed into it; they are not lost: the
+(feed_view.py). `hold_keys` keeps keys that are typed during a reply from being printed into it; they are not lost: the
 next prompt reads them, also after a Ctrl-C, at which a terminal would otherwise discard them. What is pasted during a
 reply is bracketed by the terminal, as at the prompt, so that several lines stay one message.
 
@@ -31,11 +31,8 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import Output, create_output
 from prompt_toolkit.output.vt100 import Vt100_Output
 
+from indelible.terminal.screen import hush_echo
 from indelible.terminal.widgets import PROMPT
-
-if sys.platform != "win32":
-    import termios
-
 
 _BRACKET_PASTES: Final = "\x1b[?2004h"
 _STOP_BRACKETING: Final = "\x1b[?2004l"
@@ -121,21 +118,17 @@ def _open_history() -> History:
 
 
 @contextlib.contextmanager
-def hush_echo(keyboard: TextIO) -> Iterator[None]:
-    """During the block the terminal does not echo typed keys, keeps them at Ctrl-C, and brackets what is pasted."""
+def hold_keys(keyboard: TextIO) -> Iterator[None]:
+    """During the block keys wait for the next prompt: the terminal does not echo them, and brackets what is pasted."""
     if sys.platform == "win32" or not keyboard.isatty():
         yield
         return
-    before = termios.tcgetattr(keyboard)
-    hushed = before.copy()
-    hushed[3] = hushed[3] & ~termios.ECHO | termios.NOFLSH
-    termios.tcsetattr(keyboard, termios.TCSANOW, hushed)
-    _write(_BRACKET_PASTES)
-    try:
-        yield
-    finally:
-        _write(_STOP_BRACKETING)
-        termios.tcsetattr(keyboard, termios.TCSANOW, before)
+    with hush_echo(keyboard):
+        _write(_BRACKET_PASTES)
+        try:
+            yield
+        finally:
+            _write(_STOP_BRACKETING)
 
 
 def _write(sequence: str) -> None:

@@ -14,7 +14,10 @@ not been interrupted, wherever it is and however often; a burst of parts costs o
 
 from __future__ import annotations
 
-from typing import Final, Self
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, Self, TextIO
 
 from rich.console import Console
 from rich.live import Live
@@ -51,6 +54,9 @@ from indelible.terminal.widgets import (
     make_note,
     make_quote,
 )
+
+if sys.platform != "win32":
+    import termios
 
 _FRAME_S: Final = 1 / 12
 _Speech = TextStart | TextDelta | TextEnd | ReasoningStart | ReasoningDelta | ReasoningEnd
@@ -253,6 +259,22 @@ class Screen(Stage):
 
 def _join(lines: list[Line]) -> Segments:
     return Segments([segment for line in lines for segment in (*line, Segment.line())])
+
+
+@contextmanager
+def hush_echo(keyboard: TextIO | None) -> Iterator[None]:
+    """During the block typed keys are neither echoed, which would shift what is drawn, nor dropped at Ctrl-C."""
+    if sys.platform == "win32" or keyboard is None or not keyboard.isatty():
+        yield
+        return
+    before = termios.tcgetattr(keyboard)
+    hushed = before.copy()
+    hushed[3] = hushed[3] & ~termios.ECHO | termios.NOFLSH
+    termios.tcsetattr(keyboard, termios.TCSANOW, hushed)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(keyboard, termios.TCSANOW, before)
 
 
 def _describe_state(call: ToolCall) -> str:
