@@ -21,8 +21,10 @@ from indelible.cli.options import (
     UsageMistake,
     make_group_with_default,
     open_to_read,
+    print_lines,
     read_settings,
     refuse_missing_database,
+    with_user,
 )
 from indelible.errors import Invalid
 
@@ -75,7 +77,6 @@ def list_all(
     opened = open_to_read(server=server, database=database)
 
     from indelible.terminal.reports import list_chats, to_json
-    from indelible.terminal.session import print_lines
 
     async def load(user: User) -> Iterable[str]:
         return [to_json(await user.chats(limit=limit))] if json else await list_chats(user, limit=limit)
@@ -89,7 +90,6 @@ def show(chat: ChatArgument = None, *, database: DatabaseOption = None, server: 
     opened = open_to_read(server=server, database=database)
 
     from indelible.terminal.reports import load_conversation
-    from indelible.terminal.session import print_lines
 
     async def load(user: User) -> Iterable[str]:
         return (await load_conversation(user, chat)).splitlines()
@@ -113,7 +113,6 @@ def search(
     opened = open_to_read(server=server, database=database)
 
     from indelible.terminal.reports import search_chats, to_json
-    from indelible.terminal.session import print_lines
 
     async def load(user: User) -> Iterable[str]:
         if json:
@@ -144,19 +143,16 @@ def export_chat(
         raise UsageMistake("--files writes an archive: name it with -o FILE, and leave --format out.")
     opened = open_to_read(server=server, database=database)
 
-    import asyncio
-
     from indelible.terminal.reports import find_chat
 
-    async def load() -> bytes:
-        async with opened as user:
-            found = await find_chat(user, chat)
-            if files and output is not None:
-                await found.export_archive(output)
-                return b""
-            return await found.export(cast("ExportFormat", format))
+    async def load(user: User) -> bytes:
+        found = await find_chat(user, chat)
+        if files and output is not None:
+            await found.export_archive(output)
+            return b""
+        return await found.export(cast("ExportFormat", format))
 
-    content = asyncio.run(load())
+    content = with_user(opened, load)
     if files:
         return
     if output is None:
@@ -188,21 +184,20 @@ def import_chats(
 
     from indelible.app.archive import is_archive
 
-    async def run() -> None:
-        async with opened as user:
-            for file in files:
-                if str(file) != "-" and await asyncio.to_thread(is_archive, file):
-                    chat = await user.import_archive(file)
-                else:
-                    content = await asyncio.to_thread(_read, file)
-                    try:
-                        chat = await user.import_chat(content)
-                    except Invalid as error:
-                        raise Invalid(f"{file}: {error}") from error
-                sys.stdout.write(f"{chat.id}\n")
-                sys.stdout.flush()
+    async def load(user: User) -> None:
+        for file in files:
+            if str(file) != "-" and await asyncio.to_thread(is_archive, file):
+                chat = await user.import_archive(file)
+            else:
+                content = await asyncio.to_thread(_read, file)
+                try:
+                    chat = await user.import_chat(content)
+                except Invalid as error:
+                    raise Invalid(f"{file}: {error}") from error
+            sys.stdout.write(f"{chat.id}\n")
+            sys.stdout.flush()
 
-    asyncio.run(run())
+    with_user(opened, load)
 
 
 def _refuse_unreadable(file: Path) -> None:
@@ -255,7 +250,6 @@ def usage(
     opened = open_to_read(server=server, database=database)
 
     from indelible.terminal.reports import load_usage
-    from indelible.terminal.session import print_lines
 
     async def load(opener: User) -> Iterable[str]:
         return await load_usage(opener, since=first, until=last, of=user, by_user=by_user, as_json=json)

@@ -19,9 +19,9 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
 import typer
 from typer.core import TyperGroup
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from indelible.app.app import User
     from indelible.clock import Clock
     from indelible.settings import Settings
+
+T = TypeVar("T")
 
 DatabaseOption = Annotated[
     str | None,
@@ -320,6 +322,22 @@ def open_to_chat(
     found = load_named_tools(tools, settings) if tools else []
     opened = open_database(settings, clock=clock, tools=found, demo_pace_s=pace_s, demo_seed=seed)
     return OpenedChats(opened, describe_database(settings))
+
+
+def with_user(opened: AbstractAsyncContextManager[User], work: Callable[[User], Awaitable[T]]) -> T:
+    """Run `work` on a user's chats."""
+    import asyncio
+
+    async def run() -> T:
+        async with opened as user:
+            return await work(user)
+
+    return asyncio.run(run())
+
+
+def print_lines(opened: AbstractAsyncContextManager[User], load: Callable[[User], Awaitable[Iterable[str]]]) -> None:
+    """Print on standard output what is loaded of a user's chats."""
+    sys.stdout.write("".join(f"{line}\n" for line in with_user(opened, load)))
 
 
 def _open_server(url: str, settings: Settings) -> AbstractAsyncContextManager[User]:

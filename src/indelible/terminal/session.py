@@ -1,10 +1,9 @@
 """A chat in the terminal: a user's chats, in a database that this process opens or on a server.
 
 In a terminal `open_chat` runs a session with a prompt (chat.py); with a pipe on either side it is a filter (plain.py).
-`ask` is one question, and `print_lines` prints what other commands load (reports.py). They get a `User` to open:
-local.py opens one with a worker, and `indelible.Client` is one on a server, so the terminal has no code for HTTP.
-Everything runs in one event loop and ends by closing the user: SIGTERM cancels the session, the worker hands off its
-reply, and the terminal settings are restored.
+`ask` is one question. They get a `User` to open: local.py opens one with a worker, and `indelible.Client` is one on a
+server, so the terminal has no code for HTTP. Everything runs in one event loop and ends by closing the user: SIGTERM
+cancels the session, the worker hands off its reply, and the terminal settings are restored.
 
 Must stay true (tests/test_cli.py): SIGTERM at the prompt or in a reply leaves the terminal as it was, and the reply is
 handed off; a chat on a server is the same chat.
@@ -16,7 +15,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -131,13 +130,3 @@ async def _end_on_sigterm(work: Coroutine[Any, Any, int]) -> int:
         return 128 + signal.SIGTERM
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
-
-
-def print_lines(opened: AbstractAsyncContextManager[User], load: Callable[[User], Awaitable[Iterable[str]]]) -> None:
-    """Print on standard output what is loaded of the user's chats."""
-
-    async def run() -> Iterable[str]:
-        async with opened as user:
-            return await load(user)
-
-    sys.stdout.write("".join(f"{line}\n" for line in asyncio.run(run())))
