@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -165,6 +166,16 @@ def test_users_and_tokens_are_made_in_a_database_that_is_named_by_its_path_or_by
     newest, other = run_indelible("token", "list", "ada", "--database", database).stdout.splitlines()
     assert newest.endswith("  a\ufffd[2J\ufffdb idl_forged")
     assert other.endswith("  backup")
+
+
+def test_lists_of_users_and_tokens_say_what_a_time_is() -> None:
+    run_indelible("migrate")
+    run_indelible("user", "add", "ada")
+    run_indelible("token", "create", "ada", "--expires", "30d")
+    tokens, users = run_indelible("token", "list", "ada").stdout, run_indelible("user", "list").stdout
+    time = r"\d{4}-\d\d-\d\d \d\d:\d\d"
+    assert re.search(rf"  never used  until {time}$", tokens, re.MULTILINE)
+    assert re.search(rf"^ada +user +active  since {time}$", users, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,8 @@ def print_table(rows: list[tuple[str, ...]]) -> None:
     sys.stdout.write("".join(f"{line}\n" for line in align(rows)))
 
 
-def show_time(moment: datetime | None, *, otherwise: str) -> str:
-    return otherwise if moment is None else f"{moment.astimezone():%Y-%m-%d %H:%M}"
+def show_time(what: str, moment: datetime | None, *, otherwise: str = "") -> str:
+    return otherwise if moment is None else f"{what} {moment.astimezone():%Y-%m-%d %H:%M}"
 
 
 USER_EXAMPLES: Final = """\b
@@ -96,7 +96,7 @@ def list_users(*, database: DatabaseOption = None) -> None:
     found = with_accounts(database, lambda accounts: accounts.list_users())
     print_table(
         [
-            (user.name, user.role, "disabled" if user.disabled else "active", show_time(user.created_at, otherwise=""))
+            (user.name, user.role, "disabled" if user.disabled else "active", show_time("since", user.created_at))
             for user in found
         ]
     )
@@ -203,8 +203,8 @@ def list_tokens(name: NameArgument, *, database: DatabaseOption = None) -> None:
                 token.id,
                 f"{token.prefix}…",
                 ",".join(token.scopes),
-                show_time(token.last_used_at, otherwise="never used"),
-                show_time(token.expires_at, otherwise="no end"),
+                show_time("used", token.last_used_at, otherwise="never used"),
+                show_time("until", token.expires_at, otherwise="no end"),
                 token.label,
             )
             for token in with_accounts(database, load)
