@@ -6,7 +6,7 @@
 // then hides what depends on it.
 
 /**
- * @import { Attempt, Block, ChatSummary, Delivered, Details, Message, Model, NewChat, NewMessage, Page, Run, SessionInfo, Share, StoredFile, WholeRun } from "./shapes.js"
+ * @import { Attempt, ChatSummary, Delivered, Details, Message, Model, NewChat, NewMessage, Page, Run, SessionInfo, Share, StoredFile, WholeRun } from "./shapes.js"
  */
 
 export const TIMEOUT_MS = 30_000;
@@ -144,7 +144,7 @@ export class Api {
   deleteChat = (id, options) => this.request("DELETE", `chats/${id}`, options);
   /** @param {string} id @param {string} messageId @returns {Promise<{id: string}>} */
   forkChat = (id, messageId) => this.post(`chats/${id}/fork`, { message_id: messageId });
-  /** @param {string} path  of a chat or a link @param {string | null} before @returns {Promise<Page<Message>>} */
+  /** @param {string} path  of a chat (`chats/…`) or a link (`shared/…`) @param {string | null} before @returns {Promise<Page<Message>>} */
   listMessages = (path, before) => this.get(`${path}/messages?limit=64${before ? `&before=${encodeURIComponent(before)}` : ""}`);
   /** @param {string} id @param {NewMessage} body @param {string} key @returns {Promise<Delivered>} */
   sendMessage = (id, body, key) => this.post(`chats/${id}/messages`, body, key);
@@ -155,7 +155,7 @@ export class Api {
   /** @param {string} id @param {string} messageId @returns {Promise<object>} */
   switchBranch = (id, messageId) => this.post(`chats/${id}/branch`, { message_id: messageId });
   /** @param {string} id @param {string | null} turn @param {number} [wait_s]  for its end @returns {Promise<object>} */
-  interrupt = (id, turn, wait_s) => this.post(`chats/${id}/interrupt`, { ...(turn || wait_s ? { turn } : {}), ...(wait_s ? { wait_s } : {}) });
+  interrupt = (id, turn, wait_s) => this.post(`chats/${id}/interrupt`, { turn, wait_s });
   /** @param {string} id @param {string} [model] @returns {Promise<object>} */
   retry = (id, model) => this.post(`chats/${id}/retry`, model ? { model } : {});
   /** @param {string} id @returns {Promise<object>} */

@@ -30,7 +30,7 @@ const AWAY = "the server is unreachable. It will be sent when it is back.";
  * @property {string} text
  * @property {Body} body
  * @property {number} at
- * @property {"sending" | "waiting" | "refused"} state
+ * @property {"sending" | "waiting" | "refused" | "sent"} state  `sent`: the server has it, and it is not seen yet (delivery.js)
  * @property {string} [error]
  * @property {boolean} [isUnknown]  the server has failed: it may have stored the message
  * @property {string | null} user  who wrote it: nobody else sees or sends it; null: not known yet
