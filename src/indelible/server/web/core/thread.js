@@ -169,8 +169,8 @@ function group(chat) {
     } else groups.push({ key: chat.live.attempt, kind: "reply", messages: [], live: true });
   }
   const last = groups.at(-1);
-  // The card of the error says it already.
-  if (last?.kind === "notice" && chat.status === "error" && plainText(last.messages[0].blocks) === chat.error?.message) groups.pop();
+  // A failed turn ends with its notice, and the card of the error says it already.
+  if (last?.kind === "notice" && chat.status === "error" && chat.error?.message && !last.messages[0].blocks.some(isSummary)) groups.pop();
   return groups;
 }
 
@@ -182,12 +182,11 @@ function openReply(groups) {
   return groups.slice(groups.indexOf(found) + 1).every(({ messages }) => !messages[0]?.blocks.some(isSummary)) ? found : undefined;
 }
 
-/** "Stopped by you." below a reply that shows "Stopped · saved" is said twice. So is its length limit. @param {Group} reply @param {Message} notice */
-function repeatsTheReply(reply, notice) {
-  const last = reply.messages.findLast(({ role }) => role === "assistant");
-  const text = plainText(notice.blocks);
-  if (!last?.partial) return false;
-  return last.reason === "interrupted" ? text.startsWith("Stopped") : last.reason === "length" && text.startsWith("The reply reached its length limit");
+/** Below a reply that shows "Stopped · saved", or its length limit, the notice of that says it twice. What comes later tells of something else. @param {Group} reply @param {Message} notice */
+function repeatsTheReply({ messages }, notice) {
+  const last = messages.findLast(({ role }) => role === "assistant");
+  const isSaid = Boolean(last?.partial) && (last?.reason === "interrupted" || last?.reason === "length");
+  return isSaid && notice.parent_id === messages.at(-1)?.id && !notice.blocks.some(isSummary);
 }
 
 /** @param {Block} block */
