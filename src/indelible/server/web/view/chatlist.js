@@ -101,7 +101,7 @@ export class ChatList {
     const known = new Map(this.items.map((item) => [item.id, item]));
     for (const item of changed) {
       const before = known.get(item.id);
-      if (!before || before.version <= item.version) known.set(item.id, { ...before, ...item });
+      if (!before || !(before.version > item.version)) known.set(item.id, { ...before, ...item });
     }
     this.items = [...known.values()]
       .filter(({ archived }) => Boolean(archived) === this.showsArchived)

@@ -82,14 +82,14 @@ export class Conversation {
 
   /** @param {ChatState} chat */
   #connect(chat) {
-    const { api, store: { state } } = this;
+    const { api, path, store: { state } } = this;
     this.delivery.nameMessages(chat);
     this.hub = new FeedHub({
       chatId: state.sharedKey ?? chat.id, locks: navigator.locks,
-      open: (cursor) => new EventSource(api.url(`${this.path}/events${cursor ? `?after=${encodeURIComponent(cursor)}` : ""}`)),
+      open: (cursor) => new EventSource(api.url(`${path}/events${cursor ? `?after=${encodeURIComponent(cursor)}` : ""}`)),
       check: async () => {
         if (state.isLoggedOut) throw new Error("logged out"); // waits for the login
-        return api.get(this.path).then(() => true, (error) => {
+        return api.get(path).then(() => true, (error) => {
           if (!isMissing(error)) throw error;
           if (state.chat === chat) this.#leave(state.sharedKey ? error.message : NOT_FOUND);
           return false;

@@ -8,7 +8,7 @@ import { html, memo, useEffect, useLayoutEffect, useRef, useState } from "./html
 import { icon } from "./icons.js";
 import { drawLink, Markdown } from "./markdown.js";
 import { Menu } from "./menu.js";
-import { chats, messages as messageActions, outbox, preferences, show, state, writing } from "./page.js";
+import { chats, messageActions, outbox, preferences, show, state, writing } from "./page.js";
 import { isReadOnly } from "./state.js";
 import { ToolCard } from "./toolcard.js";
 

@@ -53,7 +53,7 @@ export const conversation = new Conversation({ store, api, toasts, outbox, deliv
 export const earlier = new EarlierMessages({ store, api, toasts, conversation });
 export const navigation = new Navigation({ store, conversation, earlier, outbox });
 export const chats = new ChatActions({ store, api, toasts, list, navigation });
-export const messages = new MessageActions({ store, api, toasts, unsaved, writing });
+export const messageActions = new MessageActions({ store, api, toasts, unsaved, writing });
 export const session = new Session({ store, api, toasts, drafts, outbox, chats, loadRoutes, setUser, comeBack });
 
 /** @param {Dialog | null} dialog */

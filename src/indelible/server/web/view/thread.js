@@ -8,7 +8,7 @@ import { html, memo, useEffect, useLayoutEffect, useRef, useState } from "./html
 import { icon } from "./icons.js";
 import { Menu } from "./menu.js";
 import { Item } from "./message.js";
-import { chats, conversation, earlier, messages, navigation, newChat, show, state, store, writing } from "./page.js";
+import { chats, conversation, earlier, messageActions, navigation, newChat, show, state, store, writing } from "./page.js";
 import { currentModel, isReadOnly } from "./state.js";
 
 /** @import { Model } from "../core/shapes.js" */
@@ -46,8 +46,8 @@ function Retrying() {
     <svg class="ring" viewBox="0 0 20 20" aria-hidden="true"><circle cx="10" cy="10" r="8" /><circle ref=${ring} class="left" cx="10" cy="10" r="8" /></svg>
     <p>${reason}. Retrying ${left > 500 ? `in ${duration(left).replace(/\.\d/, "")}` : "now"} (attempt ${number + 1}).</p>
     ${!isReadOnly(state) && html`<div class="buttons">
-      <button type="button" onClick=${() => messages.retryNow()}>Retry now</button>
-      <${OtherModel} act=${(/** @type {string} */ model) => messages.retryNow(model)} />
+      <button type="button" onClick=${() => messageActions.retryNow()}>Retry now</button>
+      <${OtherModel} act=${(/** @type {string} */ model) => messageActions.retryNow(model)} />
     </div>`}
   </div>`;
 }
@@ -66,8 +66,8 @@ function Failed() {
     <div><p role="alert" dir="auto">${message}</p>
       ${(detail || status) && html`<details><summary>Details</summary><p class="faint">${[provider, status && `HTTP ${status}`, kind].filter(Boolean).join(" · ")}</p>${detail && html`<pre tabindex="0">${detail}</pre>`}</details>`}
       <div class="buttons">
-        ${!isReadOnly(state) && html`<button type="button" class="primary" onClick=${() => messages.retry()}>Retry</button>
-        <${OtherModel} act=${(/** @type {string} */ model) => messages.retry(model)} />
+        ${!isReadOnly(state) && html`<button type="button" class="primary" onClick=${() => messageActions.retry()}>Retry</button>
+        <${OtherModel} act=${(/** @type {string} */ model) => messageActions.retry(model)} />
         <button type="button" onClick=${() => chat && show({ kind: "debug", chat })}>Attempts</button>`}
       </div>
     </div>
@@ -102,7 +102,7 @@ const Page = memo((/** @type {PageProps} */ { items, isNear, lastKey, editingKey
 /** @param {{items: ThreadItem[], pending: Entry[]}} props */
 function List({ items, pending }) {
   const { chat, models } = state;
-  const { editing } = messages;
+  const { editing } = messageActions;
   const pages = conversation.thread.paginate(pending.length ? [...items, ...pending.map(makePendingItem)] : items);
   const lastKey = items.at(-1)?.key;
   const hasKey = (/** @type {ThreadItem[]} */ page, /** @type {string | undefined} */ key) => (key && page.some((item) => item.key === key) ? key : null);
@@ -155,8 +155,9 @@ export function ThreadView() {
     }
     const wanted = state.target && items.find(({ messages }) => messages.some(({ id }) => id === state.target)); // a reply has many messages
     const target = wanted && document.getElementById(`m-${wanted.messages[0].id}`);
-    if (messages.editing && messages.editing.id !== last.editing) follow.is = false; // its editor has the focus, and stays in sight
-    last.editing = messages.editing?.id ?? "";
+    const { editing } = messageActions;
+    if (editing && editing.id !== last.editing) follow.is = false; // its editor has the focus, and stays in sight
+    last.editing = editing?.id ?? "";
     if (state.target === "end") { state.target = null; follow.is = true; }
     if (target) {
       state.target = null;
@@ -202,7 +203,7 @@ export function ThreadView() {
       ${chat?.status === "error" && chat.error && html`<${Failed} />`}
       ${chat?.status === "pending" && html`<p class="waiting">Queued: no worker is running</p>`}
       ${chat?.action && !isReadOnly(state) && html`<${Action} key=${chat.action.calls[0]?.id} />`}
-      ${chat?.loaded && !chat.busy && chat.status !== "error" && items.at(-1)?.kind === "user" && !pending.length && !chat.action && !isReadOnly(state) && html`<p class="card slim">No reply. <button type="button" class="small" onClick=${() => messages.retry()}>Retry</button></p>`}
+      ${chat?.loaded && !chat.busy && chat.status !== "error" && items.at(-1)?.kind === "user" && !pending.length && !chat.action && !isReadOnly(state) && html`<p class="card slim">No reply. <button type="button" class="small" onClick=${() => messageActions.retry()}>Retry</button></p>`}
     </div>
     ${isAway && html`<button type="button" class="latest" onClick=${() => store.set({ target: "end" })}>${icon("down")} Latest${fresh > 0 ? ` · ${fresh} new` : ""}</button>`}
   </div>`;
