@@ -43,7 +43,7 @@ FLAGS = [
 ]
 WIDE = (1100, 750)
 NARROW = (390, 780)
-TOAST_MS = 6000  # view/chatactions.js
+TOAST_MS = 6000  # view/toasts.js
 RECORD_TOASTS = """
     window.toastsSeen = [];
     new MutationObserver((changes) => {

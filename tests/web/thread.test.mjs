@@ -66,7 +66,7 @@ test("a token changes the last item of the last page, and earlier messages leave
 test("a notice that the card of the error repeats is not shown", () => {
   const [chat, thread] = open([message("m1", "user", "Rain?"), message("m2", "notice", "The key is wrong.")], { status: "error" });
   assert.equal(thread.build(chat).length, 2);
-  chat.apply("error", { message: "The key is wrong." });
+  chat.apply("error", { kind: "auth", message: "Der Schlüssel ist falsch." });
   assert.equal(thread.build(chat).length, 1);
 });
 
@@ -105,12 +105,28 @@ test("an interrupted reply that was continued is one text with a mark, and think
 
 test("a stop is told once, and disappears when the reply is continued", () => {
   const cut = message("m2", "assistant", "It r", { partial: true, reason: "interrupted" });
-  const [chat, thread] = open([message("m1", "user", "?"), cut, message("n", "notice", "Stopped by you.")]);
+  const [chat, thread] = open([message("m1", "user", "?"), cut, message("n", "notice", "Stopped by you.", { parent_id: "m2" })]);
   assert.deepEqual(thread.build(chat).map(({ kind, cut: isCut }) => [kind, isCut]), [["user", false], ["reply", true]]);
   chat.apply("message", { message: message("m3", "assistant", "ains.", { continues: "m2" }), attempt: "a9" });
   const [, reply] = thread.build(chat);
   assert.equal(copyText(reply), "It rains.");
   assert.deepEqual(reply.blocks[0].marks, [{ at: 4, reason: "interrupted" }]);
+});
+
+test("no wording of a notice decides whether it is shown, but where it stands", () => {
+  const shown = (reason, ...notices) => {
+    const cut = message("m2", "assistant", "It r", { parent_id: "m1", partial: true, reason });
+    const [chat, thread] = open([message("m1", "user", "?"), cut, ...notices]);
+    return thread.build(chat).map(({ kind, messages }) => (kind === "notice" ? messages[0].id : kind));
+  };
+  const below = (id, parent_id, text) => message(id, "notice", text, { parent_id });
+  for (const reason of ["interrupted", "length"]) {
+    assert.deepEqual(shown(reason, below("n1", "m2", "Angehalten.")), ["user", "reply"]);
+    assert.deepEqual(shown(reason, below("n1", "m2", "Angehalten."), below("n2", "n1", "Stopped by you.")), ["user", "reply", "n2"]);
+  }
+  assert.deepEqual(shown("failed", below("n1", "m2", "Stopped by you.")), ["user", "reply", "n1"]);
+  const summary = { type: "text", text: "The summary.", metadata: { compaction: {} } };
+  assert.deepEqual(shown("interrupted", message("n1", "notice", null, { parent_id: "m2", blocks: [summary] })), ["user", "reply", "n1"]);
 });
 
 test("a stop before the first word is a notice of its own", () => {

@@ -4,11 +4,11 @@
 // that it is not in the history either.
 
 const BASE = new URL("..", import.meta.url).pathname.replace(/\/$/, "");
-const form = document.getElementById("login");
-const field = document.getElementById("token");
-const problem = document.getElementById("problem");
-const button = document.getElementById("submit");
-const oidc = document.getElementById("oidc");
+const form = /** @type {HTMLFormElement} */ (document.getElementById("login"));
+const field = /** @type {HTMLInputElement} */ (document.getElementById("token"));
+const problem = /** @type {HTMLElement} */ (document.getElementById("problem"));
+const button = /** @type {HTMLButtonElement} */ (document.getElementById("submit"));
+const oidc = /** @type {HTMLAnchorElement} */ (document.getElementById("oidc"));
 
 // Only a path of this server: another site, or a script, could be in an address that somebody was sent.
 function findNext() {
@@ -19,6 +19,7 @@ function findNext() {
   return isOurs ? target.pathname + target.search + target.hash : home;
 }
 
+/** @param {string} sentence */
 function show(sentence) {
   problem.textContent = sentence;
   problem.hidden = false;
@@ -30,6 +31,7 @@ function show(sentence) {
 // What the user of the last visit has typed is not for whoever logs in now (view/session.js).
 localStorage.removeItem("indelible:user");
 
+/** @param {string} token */
 async function logIn(token) {
   button.disabled = true;
   problem.hidden = true;

@@ -5,6 +5,10 @@
 // (`/chat/`) works unchanged. A route that this server does not have is a `Problem` with status 404 or 405: the page
 // then hides what depends on it.
 
+/**
+ * @import { Attempt, ChatSummary, Delivered, Details, Message, Model, NewChat, NewMessage, Page, Run, SessionInfo, Share, StoredFile, WholeRun } from "./shapes.js"
+ */
+
 export const TIMEOUT_MS = 30_000;
 
 const GATEWAY = [502, 503, 504]; // a proxy's answer for a server that is away, or the server's own as it leaves
@@ -15,30 +19,38 @@ export function newKey() {
 }
 
 export class Problem extends Error {
-  /** @param {number} status @param {any} problem */
+  /** @param {number} status @param {{detail?: string, kind?: string} | null} problem */
   constructor(status, problem) {
     super(problem?.detail ?? `The server responded with status ${status}.`);
     this.status = status;
-    /** @type {string | undefined} */
     this.kind = problem?.kind;
-    this.body = problem;
   }
 }
 
-/** Whether the request never got a response: it may have been carried out. @param {any} error */
-export function isLost(error) {
-  if (error instanceof Problem) return [408, 425, 502, 503, 504].includes(error.status);
-  return error instanceof TypeError || error?.name === "TimeoutError" || error?.name === "AbortError";
+/** The status of the server's refusal; 0 if it is none. @param {unknown} error */
+export function statusOf(error) {
+  return error instanceof Problem ? error.status : 0;
 }
 
-/** Whether this server does not have the route. @param {any} error */
+/** What went wrong, for people. @param {unknown} error */
+export function describe(error) {
+  return error instanceof Error ? error.message : String(error);
+}
+
+/** Whether the request never got a response: it may have been carried out. @param {unknown} error */
+export function isLost(error) {
+  if (error instanceof Problem) return [408, 425, 502, 503, 504].includes(error.status);
+  return error instanceof TypeError || (error instanceof DOMException && ["TimeoutError", "AbortError"].includes(error.name));
+}
+
+/** Whether this server does not have the route. @param {unknown} error */
 export function isMissing(error) {
-  return error instanceof Problem && [404, 405, 501].includes(error.status);
+  return [404, 405, 501].includes(statusOf(error));
 }
 
 /**
  * @typedef {object} RequestOptions
- * @property {any} [body]
+ * @property {object} [body]
  * @property {string} [key]  idempotency key
  * @property {BodyInit} [raw]
  * @property {number} [timeoutMs]
@@ -70,7 +82,7 @@ export class Api {
     return new URL(path, this.base).href;
   }
 
-  /** @param {string} method @param {string} path @param {RequestOptions} options @returns {Promise<any>} */
+  /** @template T @param {string} method @param {string} path @param {RequestOptions} options @returns {Promise<T>} */
   async request(method, path, { body, key, raw, timeoutMs = TIMEOUT_MS, keepalive = false } = {}) {
     /** @type {Record<string, string>} */
     const headers = {};
@@ -90,26 +102,29 @@ export class Api {
       if (response.status === 401 && logins === this.logins && !(method === "POST" && path === "session")) this.onUnauthorized();
       throw new Problem(response.status, await response.json().catch(() => null));
     }
-    return response.status === 204 ? null : response.json();
+    return response.status === 204 ? /** @type {T} */ (null) : response.json();
   }
 
-  /** @param {string} path */
+  /** @template T @param {string} path @returns {Promise<T>} */
   get(path) {
     return this.request("GET", path);
   }
 
-  /** @param {string} path @param {any} [body] @param {string} [key] */
+  /** @template T @param {string} path @param {object} [body] @param {string} [key] @returns {Promise<T>} */
   post(path, body = {}, key = newKey()) {
     return this.request("POST", path, { body, key });
   }
 
+  /** @returns {Promise<Page<Model>>} */
   listModels = () => this.get("models");
+  /** @returns {Promise<SessionInfo>} */
   getSession = () => this.get("session");
-  /** @param {string} token */
+  /** @param {string} token @returns {Promise<unknown>} */
   logIn = (token) => this.request("POST", "session", { body: { token } });
+  /** @returns {Promise<unknown>} */
   logOut = () => this.request("DELETE", "session");
 
-  /** @param {{q?: string, archived?: boolean, cursor?: string | null, limit?: number, shared?: boolean}} [query] */
+  /** @param {{q?: string, archived?: boolean, cursor?: string | null, limit?: number, shared?: boolean}} [query] @returns {Promise<Page<ChatSummary>>} */
   listChats({ q, archived, cursor, limit = 50, shared } = {}) {
     const query = new URLSearchParams({ limit: String(limit) });
     if (q) query.set("q", q);
@@ -119,70 +134,67 @@ export class Api {
     return this.get(`chats?${query}`);
   }
 
-  /** @param {any} body @param {string} key */
+  /** @param {NewChat} body @param {string} key @returns {Promise<Delivered & {id: string}>} */
   createChat = (body, key) => this.post("chats", body, key);
-  /** @param {string} id */
+  /** @param {string} id @returns {Promise<Details>} */
   getChat = (id) => this.get(`chats/${id}`);
-  /** @param {string} id @param {any} changes */
+  /** @param {string} id @param {Details} changes @returns {Promise<object>} */
   updateChat = (id, changes) => this.request("PATCH", `chats/${id}`, { body: changes, key: newKey() });
-  /** @param {string} id */
-  deleteChat = (id) => this.request("DELETE", `chats/${id}`);
-  /** @param {string} id @param {string} messageId */
+  /** @param {string} id @param {{keepalive?: boolean}} [options] @returns {Promise<unknown>} */
+  deleteChat = (id, options) => this.request("DELETE", `chats/${id}`, options);
+  /** @param {string} id @param {string} messageId @returns {Promise<{id: string}>} */
   forkChat = (id, messageId) => this.post(`chats/${id}/fork`, { message_id: messageId });
-  /** @param {string} id @param {string | null} before @param {number} limit */
-  listMessages = (id, before, limit = 64) =>
-    this.get(`chats/${id}/messages?limit=${limit}${before ? `&before=${encodeURIComponent(before)}` : ""}`);
-  /** @param {string} id @param {any} body @param {string} key */
+  /** @param {string} path  of a chat (`chats/…`) or a link (`shared/…`) @param {string | null} before @returns {Promise<Page<Message>>} */
+  listMessages = (path, before) => this.get(`${path}/messages?limit=64${before ? `&before=${encodeURIComponent(before)}` : ""}`);
+  /** @param {string} id @param {NewMessage} body @param {string} key @returns {Promise<Delivered>} */
   sendMessage = (id, body, key) => this.post(`chats/${id}/messages`, body, key);
-  /** @param {string} id @param {string} messageId @param {any} body */
+  /** @param {string} id @param {string} messageId @param {NewMessage} body @returns {Promise<object>} */
   editMessage = (id, messageId, body) => this.post(`chats/${id}/messages/${messageId}/edit`, body);
-  /** @param {string} id @param {string} messageId @param {string} [model] */
+  /** @param {string} id @param {string} messageId @param {string} [model] @returns {Promise<object>} */
   regenerate = (id, messageId, model) => this.post(`chats/${id}/messages/${messageId}/regenerate`, model ? { model } : {});
-  /** @param {string} id @param {string} messageId */
+  /** @param {string} id @param {string} messageId @returns {Promise<object>} */
   switchBranch = (id, messageId) => this.post(`chats/${id}/branch`, { message_id: messageId });
-  /** @param {string} id @param {string | null} turn */
-  interrupt = (id, turn) => this.post(`chats/${id}/interrupt`, turn ? { turn } : {});
-  /** @param {string} id @param {string} [model] */
+  /** @param {string} id @param {string | null} turn @param {number} [wait_s]  for its end @returns {Promise<object>} */
+  interrupt = (id, turn, wait_s) => this.post(`chats/${id}/interrupt`, { turn, wait_s });
+  /** @param {string} id @param {string} [model] @returns {Promise<object>} */
   retry = (id, model) => this.post(`chats/${id}/retry`, model ? { model } : {});
-  /** @param {string} id @param {string} [model] */
-  continueReply = (id, model) => this.post(`chats/${id}/continue`, model ? { model } : {});
-  /** @param {string} id */
+  /** @param {string} id @returns {Promise<object>} */
+  continueReply = (id) => this.post(`chats/${id}/continue`);
+  /** @param {string} id @returns {Promise<object>} */
   compact = (id) => this.post(`chats/${id}/compact`);
-  /** @param {string} id @param {any[]} results */
+  /** @param {string} id @param {{tool_call_id: string, output: string, is_error: boolean}[]} results @returns {Promise<object>} */
   submitToolResults = (id, results) => this.post(`chats/${id}/tool-results`, { results });
 
-  /** @param {string} id @param {string} queuedId */
+  /** @param {string} id @param {string} queuedId @returns {Promise<unknown>} */
   deleteQueued = (id, queuedId) => this.request("DELETE", `chats/${id}/queue/${queuedId}`);
-  /** @param {string} id @param {string} queuedId @param {any} body */
+  /** @param {string} id @param {string} queuedId @param {NewMessage} body @returns {Promise<object>} */
   editQueued = (id, queuedId, body) => this.request("PATCH", `chats/${id}/queue/${queuedId}`, { body });
-  /** @param {string} id @param {string} queuedId */
+  /** @param {string} id @param {string} queuedId @returns {Promise<object>} */
   promoteQueued = (id, queuedId) => this.post(`chats/${id}/queue/${queuedId}/promote`);
-  /** @param {string} id @param {string[]} ids */
+  /** @param {string} id @param {string[]} ids @returns {Promise<object>} */
   orderQueue = (id, ids) => this.request("PUT", `chats/${id}/queue/order`, { body: { ids } });
 
-  /** @param {string} id */
+  /** @param {string} id @returns {Promise<{text: string}>} */
   getDraft = (id) => this.get(`chats/${id}/draft`);
-  /** @param {string} id @param {string} text */
+  /** @param {string} id @param {string} text @returns {Promise<unknown>} */
   putDraft = (id, text) => this.request("PUT", `chats/${id}/draft`, { body: { text }, keepalive: true });
-  /** @param {string} id */
+  /** @param {string} id @returns {Promise<unknown>} */
   markRead = (id) => this.post(`chats/${id}/read`, {});
-  /** @param {string} id */
+  /** @param {string} id @returns {Promise<Page<Attempt>>} */
   listAttempts = (id) => this.get(`chats/${id}/attempts?limit=200`);
-  /** @param {string} id */
+  /** @param {string} id @returns {Promise<Page<Run>>} */
   listRuns = (id) => this.get(`chats/${id}/debug/runs?limit=50`);
-  /** @param {string} id @param {string} runId */
+  /** @param {string} id @param {string} runId @returns {Promise<WholeRun>} */
   getRun = (id, runId) => this.get(`chats/${id}/debug/runs/${runId}`);
-  /** @param {string} id */
+  /** @param {string} id @returns {Promise<Page<Share>>} */
   listShares = (id) => this.get(`chats/${id}/shares`);
-  /** @param {string} id */
+  /** @param {string} id @returns {Promise<Share>} */
   createShare = (id) => this.post(`chats/${id}/shares`, { user: null });
-  /** @param {string} id @param {string} shareId */
+  /** @param {string} id @param {string} shareId @returns {Promise<unknown>} */
   deleteShare = (id, shareId) => this.request("DELETE", `chats/${id}/shares/${shareId}`);
-  /** @param {any} chat */
+  /** @param {object} chat @returns {Promise<{id: string}>} */
   importChat = (chat) => this.post("chats/import", chat);
-  /** @param {Blob & {name?: string}} file */
+  /** @param {File} file @returns {Promise<StoredFile>} */
   uploadFile = (file) =>
-    this.request("POST", `files?name=${encodeURIComponent(file.name ?? "file")}`, {
-      raw: file, timeoutMs: 10 * 60_000, key: newKey(),
-    });
+    this.request("POST", `files?name=${encodeURIComponent(file.name ?? "file")}`, { raw: file, timeoutMs: 10 * 60_000, key: newKey() });
 }

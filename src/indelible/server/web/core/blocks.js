@@ -5,32 +5,7 @@
 //
 // Must stay true (tests/web/thread.test.mjs): the blocks of a whole stream are the blocks of the stored message.
 
-/**
- * @typedef {object} Block
- * @property {string} type
- * @property {string} [text]
- * @property {string} [id]
- * @property {string} [name]
- * @property {string} [arguments]
- * @property {string} [call_id]
- * @property {any} [output]
- * @property {boolean} [is_error]
- * @property {boolean} [interrupted]
- * @property {boolean} [started]
- * @property {string} [progress]
- * @property {string | null} [started_at]
- * @property {string | null} [ended_at]
- * @property {string} [url]
- * @property {string} [title]
- * @property {string} [quote]
- * @property {string} [media_type]
- * @property {string} [file_id]
- * @property {string} [data]
- * @property {number} [size]
- * @property {any} [metadata]
- * @property {string} [partId]  of a live block: the part that appends to it
- * @property {boolean} [closed] of a live block: nothing appends to it any more
- */
+/** @import { Block, Part } from "./shapes.js" */
 
 /** @param {Block[]} blocks @param {string} type @param {string} id @returns {Block | undefined} */
 function find(blocks, type, id) {
@@ -71,13 +46,13 @@ function close(blocks, type, id, at = null) {
   if (type === "reasoning") block.ended_at = at;
 }
 
-/** @type {Record<string, (blocks: Block[], part: any) => void>} */
+/** @type {Record<string, (blocks: Block[], part: Part) => void>} */
 const HANDLERS = {
   text_start: (blocks, { id }) => void open(blocks, "text", id),
-  text_delta: (blocks, { id, delta }) => append(blocks, "text", id, delta),
+  text_delta: (blocks, { id, delta = "" }) => append(blocks, "text", id, delta),
   text_end: (blocks, { id }) => close(blocks, "text", id),
   reasoning_start: (blocks, { id, at }) => void open(blocks, "reasoning", id, { started_at: at ?? null }),
-  reasoning_delta: (blocks, { id, delta }) => append(blocks, "reasoning", id, delta ?? ""),
+  reasoning_delta: (blocks, { id, delta = "" }) => append(blocks, "reasoning", id, delta),
   reasoning_end: (blocks, { id, at }) => close(blocks, "reasoning", id, at ?? null),
   tool_input_start: (blocks, { id, name }) => void findCall(blocks, id, name),
   tool_input_delta(blocks, { id, delta }) {
@@ -99,7 +74,7 @@ const HANDLERS = {
   file: (blocks, part) => void blocks.push(part),
 };
 
-/** Apply one part to the blocks of the running reply. Unknown parts change nothing. @param {Block[]} blocks @param {any} part */
+/** Apply one part to the blocks of the running reply. Unknown parts change nothing. @param {Block[]} blocks @param {Part} part */
 export function applyPart(blocks, part) {
   HANDLERS[part.type]?.(blocks, part);
 }

@@ -14,30 +14,16 @@
 
 import { applyPart } from "./blocks.js";
 
-/** @typedef {import("./blocks.js").Block} Block */
-/**
- * @typedef {object} Message
- * @property {string} id
- * @property {string | null} parent_id
- * @property {string} role
- * @property {Block[]} blocks
- * @property {boolean} partial
- * @property {string | null} reason
- * @property {string | null} continues
- * @property {string | null} model
- * @property {any} usage
- * @property {number | null} cost_usd
- * @property {any} timings
- * @property {string} created_at
- * @property {string[]} [siblings]
- */
+/** @import { Action, Block, Details, Failure, FeedData, Kind, Live, Message, Queued, Retry, Snapshot, Status } from "./shapes.js" */
 
-/** The kinds of event in a chat's feed, in the order of docs/feed.md (tests/feed/test_feed_page.py). */
+/** The kinds of event in a chat's feed, in the order of docs/feed.md (tests/feed/test_feed_page.py). @type {Kind[]} */
 export const KINDS = [
   "snapshot", "message", "head", "attempt", "part", "reset", "status", "queue", "retry", "action", "error", "chat", "resync", "end",
 ];
 
-const BUSY = ["running", "pending", "interrupting"];
+/** @type {Status[]} */
+export const BUSY = ["running", "pending", "interrupting"];
+/** @type {(keyof Details)[]} */
 const DETAILS = ["title", "model", "debug", "archived", "pinned", "labels", "system", "usage", "unread"];
 
 export class ChatState {
@@ -45,15 +31,15 @@ export class ChatState {
   constructor(id) {
     this.id = id;
     this.loaded = false;
-    this.status = "idle";
+    /** @type {Status} */ this.status = "idle";
     /** @type {string | null} */ this.turn = null;
-    /** @type {any} */ this.error = null;
-    /** @type {any} */ this.retry = null;
-    /** @type {any} */ this.action = null;
+    /** @type {Failure | null} */ this.error = null;
+    /** @type {Retry | null} */ this.retry = null;
+    /** @type {Action | null} */ this.action = null;
     /** @type {Message[]} */ this.messages = [];
-    /** @type {any[]} */ this.queue = [];
-    /** @type {{attempt: string, blocks: Block[], startedAt: number, model?: string | null} | null} */ this.live = null;
-    /** @type {any} */ this.details = {};
+    /** @type {Queued[]} */ this.queue = [];
+    /** @type {(Live & {startedAt: number}) | null} */ this.live = null;
+    /** @type {Details} */ this.details = {};
     this.hasMore = false;
     this.needsSnapshot = false;
     this.revision = 0; // grows with every change but the growth of `live`
@@ -72,7 +58,7 @@ export class ChatState {
     return this.details.title ?? null;
   }
 
-  /** @param {string} kind @param {any} data */
+  /** @template {Kind} K @param {K} kind @param {FeedData[K]} data */
   apply(kind, data) {
     const { live } = this;
     HANDLERS[kind]?.(this, data);
@@ -85,7 +71,7 @@ export class ChatState {
     this.revision += 1;
   }
 
-  /** What another tab needs to show the same (feedhub.js). */
+  /** What another tab needs to show the same (feedhub.js). @returns {Snapshot} */
   toSnapshot() {
     const { id, status, turn, error, retry, action, messages, queue, live, hasMore } = this;
     return { ...this.details, id, status, turn, error, retry, action, messages, queue, live, has_more: hasMore };
@@ -133,7 +119,7 @@ export class ChatState {
   }
 }
 
-/** @type {Record<string, (chat: ChatState, data: any) => void>} */
+/** @type {{[K in Kind]?: (chat: ChatState, data: FeedData[K]) => void}} */
 const HANDLERS = {
   snapshot(chat, data) {
     for (const name of DETAILS) if (name in data) chat.details = { ...chat.details, [name]: data[name] };

@@ -12,7 +12,7 @@
 //
 // Must stay true (tests/web/drafts.test.mjs, tests/e2e/test_page_drafts.py): no tab loses words to another.
 
-import { isLost } from "./api.js";
+import { isLost, statusOf } from "./api.js";
 
 const PREFIX = "indelible:draft:";
 export const DELAY_MS = 800;
@@ -23,8 +23,8 @@ const RETRY_MS = 5000;
 export class Drafts {
   /**
    * @param {{storage: Storage, user?: string | null, tab?: {name: string, findOpen: (names: string[]) => Promise<Set<string>>},
-   *   save?: (chat: string, text: string) => Promise<any>, load?: (chat: string) => Promise<{text: string}>,
-   *   setTimer?: (wake: () => void, ms: number) => any, clearTimer?: (timer: any) => void}} options
+   *   save?: (chat: string, text: string) => Promise<unknown>, load?: (chat: string) => Promise<{text: string}>,
+   *   setTimer?: (wake: () => void, ms: number) => number, clearTimer?: (timer?: number) => void}} options
    */
   constructor({ storage, user = "", tab = { name: "", findOpen: async () => new Set() }, save, load, setTimer = (wake, ms) => setTimeout(wake, ms), clearTimer = (timer) => clearTimeout(timer) }) {
     this.storage = storage;
@@ -35,7 +35,7 @@ export class Drafts {
     this.load = load;
     this.setTimer = setTimer;
     this.clearTimer = clearTimer;
-    /** @type {Map<string, any>} */ this.timers = new Map();
+    /** @type {Map<string, number>} */ this.timers = new Map();
     /** @type {Set<string>} */ this.stored = new Set(); // the server has a text
   }
 
@@ -136,7 +136,7 @@ export class Drafts {
     void this.save?.(chat, text).then(
       () => { if (!text && isStillSo()) this.stored.delete(chat); },
       (error) => {
-        if (!isStillSo() || !(isLost(error) || error.status === 401)) return;
+        if (!isStillSo() || !(isLost(error) || statusOf(error) === 401)) return;
         this.timers.set(chat, this.setTimer(() => this.flush(chat, this.#findNewest(chat), true), RETRY_MS));
       },
     );

@@ -19,14 +19,22 @@ export const SLOTS = 3;
 export const TURN_MS = 1000;
 const MISMATCH_MS = 300;
 
+/** @import { FeedEvent, Kind, Snapshot } from "./shapes.js" */
+/** @import { Source } from "./stream.js" */
+/** @typedef {{connection: "live" | "reconnecting", retryAt?: number}} Reported */
+/**
+ * What tabs tell each other: a wish (`join`, `resync`), an answer to one tab (`to`), the leader's connection, or an event.
+ * @typedef {{join?: string, resync?: boolean, to?: string, state?: Snapshot | null, kind?: Kind, data?: unknown, before?: string | null,
+ *   cursor?: string | null} & Partial<Reported>} Told
+ */
 /**
  * @typedef {object} HubOptions
  * @property {string} chatId
- * @property {(cursor: string | null) => any} open
+ * @property {(cursor: string | null) => Source} open
  * @property {() => Promise<boolean>} check
- * @property {(kind: string, data: any) => void} onEvent
+ * @property {(...event: FeedEvent) => void} onEvent
  * @property {(state: "live" | "reconnecting" | "shared", retryAt?: number) => void} onState
- * @property {() => any} readState  a snapshot of what this tab shows, or null
+ * @property {() => Snapshot | null} readState  a snapshot of what this tab shows, or null
  * @property {LockManager | undefined} [locks]
  * @property {(name: string) => BroadcastChannel} [openChannel]
  * @property {() => boolean} [isHidden]
@@ -44,8 +52,8 @@ export class FeedHub {
     /** @type {string | null} */ this.cursor = null;
     /** @type {Stream | null} */ this.stream = null;
     /** @type {(() => void) | null} */ this.giveSlot = null;
-    /** @type {any} */ this.mismatch = null;
-    /** @type {{connection: "live" | "reconnecting", retryAt?: number}} */ this.reported = { connection: "live" }; // by this tab's stream
+    /** @type {number | undefined} */ this.mismatch = undefined;
+    /** @type {Reported} */ this.reported = { connection: "live" }; // by this tab's stream
     this.isShared = false; // a follower: the leader's connection is live, and this tab has said so
     this.since = 0;
     const openChannel = options.openChannel ?? ((name) => new BroadcastChannel(name));
@@ -135,7 +143,7 @@ export class FeedHub {
         this.cursor = cursor;
         this.isReady = true;
         this.channel.postMessage({ kind, data, before, cursor }); // first: the event may close this hub (a deleted chat)
-        options.onEvent(kind, data);
+        options.onEvent(.../** @type {FeedEvent} */ ([kind, data]));
         if (kind === "end") this.stream?.reopen();
       },
     });
@@ -161,7 +169,7 @@ export class FeedHub {
     give();
   }
 
-  /** @param {any} message */
+  /** @param {Told} message */
   #receive(message) {
     if (message.join) {
       if (!this.leads) return;
@@ -176,31 +184,31 @@ export class FeedHub {
       else this.#noteConnection(message);
     } else if (message.connection) {
       this.#noteConnection(message);
-    } else if (message.kind === "snapshot" || (this.isReady && message.before === this.cursor)) {
+    } else if (message.kind && (message.kind === "snapshot" || (this.isReady && message.before === this.cursor))) {
       this.#follow(message.kind, message.data, message.cursor, { connection: "live" });
     } else {
       this.mismatch ??= setTimeout(() => {
-        this.mismatch = null;
+        this.mismatch = undefined;
         this.channel.postMessage({ join: this.tab });
       }, MISMATCH_MS);
     }
   }
 
-  /** What the leader's connection is. @param {{connection: "live" | "reconnecting", retryAt?: number}} reported */
-  #noteConnection({ connection, retryAt }) {
+  /** What the leader's connection is. @param {Partial<Reported>} reported */
+  #noteConnection({ connection = "live", retryAt }) {
     const isLive = connection === "live";
     if (isLive && (!this.isReady || this.isShared)) return; // until there is something to show, this tab is connecting
     this.isShared = isLive;
     this.options.onState(isLive ? "shared" : connection, retryAt);
   }
 
-  /** @param {string} kind @param {any} data @param {string | null} cursor @param {any} reported */
-  #follow(kind, data, cursor, reported) {
+  /** @param {Kind} kind @param {unknown} data @param {string | null | undefined} cursor @param {Partial<Reported>} reported */
+  #follow(kind, data, cursor = null, reported) {
     clearTimeout(this.mismatch);
-    this.mismatch = null;
+    this.mismatch = undefined;
     this.cursor = cursor;
     this.isReady = true;
     this.#noteConnection(reported);
-    this.options.onEvent(kind, data);
+    this.options.onEvent(.../** @type {FeedEvent} */ ([kind, data]));
   }
 }

@@ -51,13 +51,12 @@ export function dayGroup(iso, now = new Date()) {
   return then.toLocaleDateString("en", { month: "long", year: "numeric" });
 }
 
-/** @template T @param {T[]} chats @param {Date} [now] @returns {{name: string, chats: T[]}[]} */
+/** @template {{pinned?: boolean, updated_at: string}} T @param {T[]} chats @param {Date} [now] @returns {{name: string, chats: T[]}[]} */
 export function groupChats(chats, now = new Date()) {
   /** @type {{name: string, chats: T[]}[]} */
   const groups = [];
   for (const chat of chats) {
-    const { pinned, updated_at } = /** @type {any} */ (chat);
-    const name = pinned ? "Pinned" : dayGroup(updated_at, now);
+    const name = chat.pinned ? "Pinned" : dayGroup(chat.updated_at, now);
     const known = groups.find((group) => group.name === name);
     if (known) known.chats.push(chat);
     else groups.push({ name, chats: [chat] });

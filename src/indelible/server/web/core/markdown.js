@@ -16,7 +16,28 @@ import { Lexer, Marked } from "../vendor/marked.mjs";
 const PLAIN_CHARS = 20_000;
 const FENCE = /^ {0,3}(`{3,}|~{3,})([^\n]*)\n/;
 
-/** @typedef {{type: string, raw: string, [name: string]: any}} Token */
+/** @typedef {{text: string, tokens: Token[]}} Cell */
+/**
+ * A token of marked, or one of ours (math, plain). What it has depends on its type.
+ * @typedef {object} Token
+ * @property {string} type
+ * @property {string} raw
+ * @property {string} [text]
+ * @property {Token[]} [tokens]
+ * @property {number} [depth]
+ * @property {string} [lang]
+ * @property {boolean} [open]
+ * @property {boolean} [checked]
+ * @property {string} [href]
+ * @property {string | null} [title]
+ * @property {boolean} [display]
+ * @property {boolean} [ordered]
+ * @property {number | ""} [start]
+ * @property {{task: boolean, tokens: Token[]}[]} [items]
+ * @property {Cell[]} [header]
+ * @property {Cell[][]} [rows]
+ * @property {(string | null)[]} [align]
+ */
 /** @typedef {{key: number, at: number, token: Token}} MarkdownBlock */
 
 const MATH = [
@@ -45,11 +66,11 @@ const MATH = [
 ];
 
 const parser = new Marked({ gfm: true, breaks: false });
-parser.use({ extensions: /** @type {any} */ (MATH) });
+parser.use({ extensions: MATH });
 
 /** @param {string} text @returns {Token[]} */
 export function lex(text) {
-  return /** @type {any} */ (new Lexer(parser.defaults).lex(text));
+  return /** @type {Token[]} */ (/** @type {unknown} */ (new Lexer(parser.defaults).lex(text)));
 }
 
 export class MarkdownDocument {

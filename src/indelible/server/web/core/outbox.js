@@ -11,7 +11,10 @@
 //
 // Must stay true (tests/web/outbox.test.mjs): an entry leaves the outbox only after a 2xx response or by the user's hand.
 
-import { isLost, newKey } from "./api.js";
+import { describe, isLost, newKey, statusOf } from "./api.js";
+
+/** @import { Api } from "./api.js" */
+/** @import { Delivered, NewChat, NewMessage } from "./shapes.js" */
 
 const PREFIX = "indelible:outbox:";
 const MADE = "indelible:made:";
@@ -19,14 +22,15 @@ const KNOWN = "indelible:known"; // a user has been known in this browser
 const LONGEST_WAIT_MS = 5000;
 const AWAY = "the server is unreachable. It will be sent when it is back.";
 
+/** @typedef {NewMessage & {create?: NewChat}} Body  `create`: of the chat that it may create */
 /**
  * @typedef {object} Entry
  * @property {string} key  also the idempotency key
  * @property {string} chat  an id, or `new:…`
  * @property {string} text
- * @property {any} body
+ * @property {Body} body
  * @property {number} at
- * @property {"sending" | "waiting" | "refused"} state
+ * @property {"sending" | "waiting" | "refused" | "sent"} state  `sent`: the server has it, and it is not seen yet (delivery.js)
  * @property {string} [error]
  * @property {boolean} [isUnknown]  the server has failed: it may have stored the message
  * @property {string | null} user  who wrote it: nobody else sees or sends it; null: not known yet
@@ -34,8 +38,8 @@ const AWAY = "the server is unreachable. It will be sent when it is back.";
 
 export class Outbox {
   /**
-   * @param {{api: import("./api.js").Api, storage: Storage, user?: string | null, locks?: LockManager, onChange?: () => void,
-   *   confirm?: () => Promise<any>, onDelivered?: (entry: Entry, response: any) => void, setTimer?: (wake: () => void, ms: number) => any}} options
+   * @param {{api: Pick<Api, "sendMessage" | "createChat">, storage: Storage, user?: string | null, locks?: LockManager, onChange?: () => void,
+   *   confirm?: () => Promise<unknown>, onDelivered?: (entry: Entry, response: Delivered) => void, setTimer?: (wake: () => void, ms: number) => unknown}} options
    */
   constructor({ api, storage, user = "", locks, onChange = () => {}, confirm = async () => {}, onDelivered = () => {}, setTimer = (wake, ms) => setTimeout(wake, ms) }) {
     this.api = api;
@@ -57,6 +61,7 @@ export class Outbox {
 
   /** Read what other tabs, or an earlier visit, have left. */
   load() {
+    /** @type {Entry[]} */
     const found = [];
     for (let at = 0; at < this.storage.length; at += 1) {
       const name = this.storage.key(at);
@@ -105,7 +110,7 @@ export class Outbox {
     return chat.startsWith("new:") ? (this.made.get(chat) ?? this.storage.getItem(MADE + chat) ?? chat) : chat;
   }
 
-  /** @param {string} chat @param {string} text @param {any} body @param {number} [at] @returns {Entry} */
+  /** @param {string} chat @param {string} text @param {Body} body @param {number} [at] @returns {Entry} */
   add(chat, text, body, at = this.#nextTime()) {
     /** @type {Entry} */
     const entry = { key: newKey(), chat, text, body, at, state: "sending", user: this.user };
@@ -189,13 +194,11 @@ export class Outbox {
         this.onDelivered(entry, response);
         this.remove(entry.key);
       } catch (error) {
-        const status = /** @type {any} */ (error).status;
+        const status = statusOf(error);
         const isAway = isLost(error) || status === 401 || status === 429;
         entry.state = isAway ? "waiting" : "refused";
         entry.isUnknown = status >= 500;
-        entry.error = isAway
-          ? AWAY
-          : /** @type {Error} */ (error).message;
+        entry.error = isAway ? AWAY : describe(error);
         if (status === 401) {
           entry.error = "log in again. It will be sent then.";
           this.isConfirmed = false; // whoever logs in next may be somebody else

@@ -6,16 +6,24 @@
 export const SHORTEST_WAIT_MS = 200;
 export const LONGEST_WAIT_MS = 5000;
 
+/** @import { Kind } from "./shapes.js" */
+/**
+ * @typedef {object} Source  an EventSource or its like
+ * @property {(kind: string, listener: (event: MessageEvent) => void) => void} addEventListener
+ * @property {() => void} close
+ * @property {((event: Event) => void) | null} onopen
+ * @property {((event: Event) => void) | null} onerror
+ */
 /**
  * @typedef {object} StreamOptions
- * @property {(cursor: string | null) => any} open  an EventSource or its like
- * @property {string[]} kinds
- * @property {(kind: string, data: any, cursor: string | null) => void} onEvent
+ * @property {(cursor: string | null) => Source} open
+ * @property {Kind[]} kinds
+ * @property {(kind: Kind, data: unknown, cursor: string | null) => void} onEvent
  * @property {(state: "live" | "reconnecting", retryAt?: number) => void} onState
  * @property {() => Promise<boolean>} check  resolves to false if reopening is pointless; rejects if the server is away
  * @property {string | null} [cursor]
- * @property {(wake: () => void, ms: number) => any} [setTimer]
- * @property {(timer: any) => void} [clearTimer]
+ * @property {(wake: () => void, ms: number) => number} [setTimer]
+ * @property {(timer?: number) => void} [clearTimer]
  */
 
 export class Stream {
@@ -27,8 +35,8 @@ export class Stream {
     this.waitMs = SHORTEST_WAIT_MS;
     this.setTimer = options.setTimer ?? ((wake, ms) => setTimeout(wake, ms));
     this.clearTimer = options.clearTimer ?? ((timer) => clearTimeout(timer));
-    /** @type {any} */ this.source = null;
-    /** @type {any} */ this.timer = null;
+    /** @type {Source | null} */ this.source = null;
+    /** @type {number | undefined} */ this.timer = undefined;
     this.#open();
   }
 
@@ -57,7 +65,7 @@ export class Stream {
     const source = this.options.open(this.cursor);
     this.source = source;
     for (const kind of this.options.kinds) {
-      source.addEventListener(kind, (/** @type {any} */ event) => {
+      source.addEventListener(kind, (event) => {
         // A lost connection is also an event named error, but without data.
         if (event.data === undefined || this.source !== source || this.closed) return;
         this.cursor = event.lastEventId || this.cursor;
@@ -68,8 +76,8 @@ export class Stream {
       this.waitMs = SHORTEST_WAIT_MS;
       if (!this.closed) this.options.onState("live");
     };
-    source.onerror = (/** @type {any} */ event) => {
-      if (event.data === undefined && this.source === source) this.reopen();
+    source.onerror = (event) => {
+      if (!("data" in event) && this.source === source) this.reopen();
     };
   }
 

@@ -13,7 +13,7 @@ export const ANSWER_MS = 1500;
 
 export class Tab {
   /**
-   * @param {{storage: Storage, locks?: LockManager, channel?: BroadcastChannel, setTimer?: (wake: () => void, ms: number) => any, clearTimer?: (timer: any) => void}} options
+   * @param {{storage: Storage, locks?: LockManager, channel?: BroadcastChannel, setTimer?: (wake: () => void, ms: number) => number, clearTimer?: (timer: number) => void}} options
    *   `storage`: of this tab alone; `channel`: to all tabs, used without locks
    */
   constructor({ storage, locks, channel, setTimer = (wake, ms) => setTimeout(wake, ms), clearTimer = (timer) => clearTimeout(timer) }) {

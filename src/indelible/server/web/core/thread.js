@@ -14,9 +14,9 @@
 // Must stay true (tests/web/thread.test.mjs): the keys before and after the end of a reply are equal, and so is its text; a
 // message of the user has one key, whether it is on its way or stored.
 
-/** @typedef {import("./chat.js").ChatState} ChatState */
-/** @typedef {import("./chat.js").Message} Message */
-/** @typedef {import("./blocks.js").Block} Block */
+/** @import { Block, Message } from "./shapes.js" */
+/** @import { ChatState } from "./chat.js" */
+/** @import { Entry } from "./outbox.js" */
 /**
  * @typedef {{at: number, reason: string | null}} Mark  a place in a text where it was taken up again
  * @typedef {object} ViewBlock
@@ -42,7 +42,7 @@
  * @property {string | null} reason
  * @property {string[]} siblings
  * @property {number} [startedAt]
- * @property {import("./outbox.js").Entry} [pending]  a message on its way: it has no messages yet
+ * @property {Entry} [pending]  a message on its way: it has no messages yet
  */
 
 const OUTCOME_UNKNOWN = /^outcome unknown\b/i;
@@ -64,7 +64,7 @@ const PAGE = 64;
 /** Builds the items of one chat again and again, and reuses those that did not change. */
 export class Thread {
   constructor() {
-    /** @type {Map<string, {signature: any[], item: Item}>} */
+    /** @type {Map<string, {signature: unknown[], item: Item}>} */
     this.cache = new Map();
     this.revision = -1;
     /** @type {Item[]} */ this.items = [];
@@ -118,7 +118,7 @@ export class Thread {
   #buildAll(chat) {
     const groups = group(chat);
     this.lastGroup = groups.at(-1);
-    /** @type {Map<string, {signature: any[], item: Item}>} */
+    /** @type {Map<string, {signature: unknown[], item: Item}>} */
     const next = new Map();
     const items = groups.map((found) => {
       const known = this.cache.get(found.key);
@@ -169,8 +169,8 @@ function group(chat) {
     } else groups.push({ key: chat.live.attempt, kind: "reply", messages: [], live: true });
   }
   const last = groups.at(-1);
-  // The card of the error says it already.
-  if (last?.kind === "notice" && chat.status === "error" && plainText(last.messages[0].blocks) === chat.error?.message) groups.pop();
+  // A failed turn ends with its notice, and the card of the error says it already.
+  if (last?.kind === "notice" && chat.status === "error" && chat.error?.message && !last.messages[0].blocks.some(isSummary)) groups.pop();
   return groups;
 }
 
@@ -182,12 +182,11 @@ function openReply(groups) {
   return groups.slice(groups.indexOf(found) + 1).every(({ messages }) => !messages[0]?.blocks.some(isSummary)) ? found : undefined;
 }
 
-/** "Stopped by you." below a reply that shows "Stopped · saved" is said twice. So is its length limit. @param {Group} reply @param {Message} notice */
-function repeatsTheReply(reply, notice) {
-  const last = reply.messages.findLast(({ role }) => role === "assistant");
-  const text = plainText(notice.blocks);
-  if (!last?.partial) return false;
-  return last.reason === "interrupted" ? text.startsWith("Stopped") : last.reason === "length" && text.startsWith("The reply reached its length limit");
+/** Below a reply that shows "Stopped · saved", or its length limit, the notice of that says it twice. What comes later tells of something else. @param {Group} reply @param {Message} notice */
+function repeatsTheReply({ messages }, notice) {
+  const last = messages.findLast(({ role }) => role === "assistant");
+  const isSaid = Boolean(last?.partial) && (last?.reason === "interrupted" || last?.reason === "length");
+  return isSaid && notice.parent_id === messages.at(-1)?.id && !notice.blocks.some(isSummary);
 }
 
 /** @param {Block} block */
@@ -213,7 +212,7 @@ function makeItem({ key, kind, messages }, live, siblings) {
   };
 }
 
-/** A message that the server does not have yet, where the stored one will be. @param {import("./outbox.js").Entry} entry @returns {Item} */
+/** A message that the server does not have yet, where the stored one will be. @param {Entry} entry @returns {Item} */
 export function makePendingItem(entry) {
   return { key: entry.key, kind: "user", messages: [], blocks: [], live: false, cut: false, reason: null, siblings: [], pending: entry };
 }

@@ -1,70 +1,67 @@
-// The page: chats beside a conversation, drawn from the controller's state, at most once per frame.
+// The page: chats beside a conversation, drawn from the state (view/page.js), at most once per frame.
 
 import { Composer } from "./composer.js";
-import { Controller } from "./controller.js";
 import { Dialogs } from "./dialogs.js";
 import { Header } from "./header.js";
 import { html, render } from "./html.js";
-import { Toasts } from "./modal.js";
-import { SessionBar } from "./session.js";
+import { ToastList } from "./modal.js";
+import { conversation, list, navigation, show, start, state, store } from "./page.js";
+import { SessionBar } from "./sessionbar.js";
 import { Sidebar } from "./sidebar.js";
 import { ThreadView } from "./thread.js";
 
-const c = new Controller();
 const root = /** @type {HTMLElement} */ (document.getElementById("app"));
 
 function App() {
-  const isShared = c.sharedKey !== null;
-  return html`<div class=${`page${c.isListOpen ? " chats-shown" : ""}${isShared ? " shared" : ""}`}>
+  const isShared = state.sharedKey !== null;
+  return html`<div class=${`page${state.isListOpen ? " chats-shown" : ""}${isShared ? " shared" : ""}`}>
     ${!isShared && html`<a class="skip" href="#message" onClick=${(/** @type {Event} */ event) => { event.preventDefault(); document.getElementById("message")?.focus(); }}>Skip to the message field</a>`}
-    ${!isShared && html`<${Sidebar} c=${c} />`}
+    ${!isShared && html`<${Sidebar} />`}
     <div id="shade" onClick=${() => closeList()}></div>
     <main>
-      <${Header} c=${c} />
-      <${ThreadView} c=${c} />
-      ${!c.dialog && html`<${Toasts} c=${c} />`}
-      ${!isShared && html`<${SessionBar} c=${c} /><${Composer} c=${c} />`}
+      <${Header} />
+      <${ThreadView} />
+      ${!state.dialog && html`<${ToastList} />`}
+      ${!isShared && html`<${SessionBar} /><${Composer} />`}
     </main>
-    <div class="hidden" aria-live="polite" id="announcement">${c.announcement}</div>
-    <${Dialogs} c=${c} />
+    <div class="hidden" aria-live="polite" id="announcement">${state.announcement}</div>
+    <${Dialogs} />
   </div>`;
 }
 
 function closeList() {
-  c.isListOpen = false;
-  c.changed();
+  store.set({ isListOpen: false });
   document.getElementById("show-chats")?.focus();
 }
 
 /** @param {KeyboardEvent} event */
 function onKey(event) {
-  if (c.sharedKey !== null) return; // a reader has nothing to command
+  if (state.sharedKey !== null) return; // a reader has nothing to command
   const target = /** @type {HTMLElement} */ (event.target);
   const isField = target.matches("input, textarea, select");
   const command = event.ctrlKey || event.metaKey;
   if (event.key === "Escape" && event.isComposing) return; // ends the composition
-  if (event.key === "Escape" && !c.dialog) {
-    if (target.matches('input[type="search"]') && c.list.query) c.list.search(""); // Firefox does not clear it by itself
-    else if (c.isListOpen && isDrawer()) closeList();
-    else c.stop();
+  if (event.key === "Escape" && !state.dialog) {
+    if (target.matches('input[type="search"]') && list.query) list.search(""); // Firefox does not clear it by itself
+    else if (state.isListOpen && isDrawer()) closeList();
+    else conversation.stop();
   } else if (command && event.key.toLowerCase() === "k") {
     event.preventDefault();
-    c.show(c.dialog?.kind === "palette" ? null : { kind: "palette" });
+    show(state.dialog?.kind === "palette" ? null : { kind: "palette" });
   } else if (command && event.shiftKey && event.key.toLowerCase() === "o") {
     event.preventDefault();
-    c.go(null);
+    navigation.go(null);
   } else if (command && event.shiftKey && event.key.toLowerCase() === "s") {
     event.preventDefault();
-    if (isDrawer()) c.isListOpen = !c.isListOpen;
+    if (isDrawer()) store.set({ isListOpen: !state.isListOpen });
     else /** @type {HTMLElement | null} */ (document.querySelector("#chats input"))?.focus();
-    c.changed();
   } else if (command && event.shiftKey && event.key.toLowerCase() === "l") {
     event.preventDefault();
     document.getElementById("message")?.focus();
-  } else if (event.key === "?" && !isField && !c.dialog) {
+  } else if (event.key === "?" && !isField && !state.dialog) {
     event.preventDefault();
-    c.show({ kind: "help" });
-  } else if (event.key === "Tab" && c.isListOpen && isDrawer()) keepInList(event);
+    show({ kind: "help" });
+  } else if (event.key === "Tab" && state.isListOpen && isDrawer()) keepInList(event);
 }
 
 /** Whether the chats cover the page when they are shown (css/layout.css). */
@@ -84,8 +81,8 @@ function keepInList(event) {
 
 let swipeFrom = 0;
 document.addEventListener("touchstart", ({ touches }) => { swipeFrom = touches[0].clientX; }, { passive: true });
-document.addEventListener("touchend", ({ changedTouches }) => { if (c.isListOpen && swipeFrom - changedTouches[0].clientX > 60) closeList(); }, { passive: true });
+document.addEventListener("touchend", ({ changedTouches }) => { if (state.isListOpen && swipeFrom - changedTouches[0].clientX > 60) closeList(); }, { passive: true });
 document.addEventListener("keydown", onKey);
-c.onDraw = () => render(html`<${App} tick=${{}} />`, root);
-c.onDraw();
-void c.start();
+store.onDraw = () => render(html`<${App} tick=${{}} />`, root);
+store.onDraw();
+void start();

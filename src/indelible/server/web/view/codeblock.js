@@ -9,9 +9,18 @@
 import { html, memo, useEffect, useRef, useState } from "./html.js";
 import { icon } from "./icons.js";
 
+/** @import { Child } from "./html.js" */
+/** @typedef {{scope?: string, children: (Highlighted | string)[]}} Highlighted */
+/**
+ * What is used of highlight.js.
+ * @typedef {object} Highlighter
+ * @property {(name: string) => unknown} getLanguage
+ * @property {(text: string, options: {language: string, ignoreIllegals: boolean}) => {_emitter: {rootNode: Highlighted}}} highlight
+ */
+
 const LINES = 60;
 const LONGEST_COLOURED = 60_000;
-/** @type {Promise<any> | null} */
+/** @type {Promise<Highlighter> | null} */
 let library = null;
 
 /** What is to be coloured, in the order in which it came into sight. @type {(() => void)[]} */
@@ -34,7 +43,7 @@ async function colourLater(work) {
   queue.push(work);
   if (isWorking) return;
   isWorking = true;
-  library ??= import("../vendor/highlight.mjs").then((loaded) => loaded.default);
+  library ??= import("../vendor/highlight.mjs").then((loaded) => /** @type {Highlighter} */ (loaded.default));
   await library.catch(() => null);
   whenIdle(workOff);
 }
@@ -51,7 +60,7 @@ const watcher = new IntersectionObserver((entries) => {
     for (const work of unseen.get(target) ?? []) work();
     forget(target);
   }
-}, /** @type {any} */ ({ scrollMargin: "800px" }));
+}, /** @type {IntersectionObserverInit} */ ({ scrollMargin: "800px" }));
 
 /** @param {Element} place */
 function forget(place) {
@@ -72,14 +81,14 @@ function whenSeen(block, work) {
   };
 }
 
-/** @param {any} node @returns {any} */
+/** @param {Highlighted | string} node @returns {Child} */
 function drawNode(node) {
   if (typeof node === "string") return node;
   const content = node.children.map(drawNode);
   return node.scope ? html`<span class=${`hl-${node.scope.split(".")[0]}`}>${content}</span>` : content;
 }
 
-const Piece = memo(({ text }) => html`<span class="lines">${text}</span>`);
+const Piece = memo((/** @type {{text: string}} */ { text }) => html`<span class="lines">${text}</span>`);
 
 /** @param {string} text */
 function cut(text) {
@@ -108,7 +117,7 @@ async function copyText(text) {
   return isDone;
 }
 
-export const CopyButton = memo(({ text, label }) => {
+export const CopyButton = memo((/** @type {{text: string | (() => string), label: string}} */ { text, label }) => {
   const [isCopied, setCopied] = useState(false);
   const copy = async () => {
     if (!(await copyText(typeof text === "function" ? text() : text))) return;
@@ -120,9 +129,9 @@ export const CopyButton = memo(({ text, label }) => {
   </button>`;
 });
 
-export const CodeBlock = memo(({ text, lang, open }) => {
+export const CodeBlock = memo((/** @type {{text: string, lang: string, open: boolean}} */ { text, lang, open }) => {
   const name = (lang.match(/^[\w+#.-]+/)?.[0] ?? "").toLowerCase();
-  const [tree, setTree] = useState(/** @type {any} */ (null));
+  const [tree, setTree] = useState(/** @type {{text: string, root: Highlighted} | null} */ (null));
   const place = useRef(/** @type {HTMLElement | null} */ (null));
   useEffect(() => {
     if (open || !name || text.length > LONGEST_COLOURED || !place.current) return;

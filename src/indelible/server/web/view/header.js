@@ -2,7 +2,9 @@
 
 import { html, useEffect, useState } from "./html.js";
 import { icon } from "./icons.js";
+import { api, conversation, list, state, store } from "./page.js";
 import { ChatMenu } from "./sidebar.js";
+import { isReadOnly } from "./state.js";
 
 /** @type {Record<string, string>} */
 const STATUS = {
@@ -13,47 +15,47 @@ const STATUS = {
 /** @type {Record<string, string>} */
 const LINK = { out: "Logged out", offline: "Offline", away: "Reconnecting…" };
 
-/** How the page is connected: by the feed of the chat that is shown, or, without one, by what it asked last. @param {import("./controller.js").Controller} c */
-function findLink({ connection, hub, api, session }) {
-  if (session.isOver) return "out";
+/** How the page is connected: by the feed of the chat that is shown, or, without one, by what it asked last. */
+function findLink() {
+  const { chat, connection, isLoggedOut } = state;
+  if (isLoggedOut) return "out";
   if (!navigator.onLine) return "offline";
-  return connection.state === "reconnecting" || (!hub && api.isAway) ? "away" : connection.state;
+  return connection.state === "reconnecting" || (!chat && api.isAway) ? "away" : connection.state;
 }
 
-/** @param {{c: import("./controller.js").Controller}} props */
-export function Header({ c }) {
-  const { chat } = c;
-  const status = LINK[findLink(c)] ?? STATUS[chat?.status ?? "idle"] ?? "";
-  const listed = chat && (c.list.find(chat.id) ?? { id: chat.id, title: chat.title, ...chat.details });
+export function Header() {
+  const { chat } = state;
+  const status = LINK[findLink()] ?? STATUS[chat?.status ?? "idle"] ?? "";
+  const listed = chat && (list.find(chat.id) ?? { id: chat.id, title: chat.title, ...chat.details });
   return html`<header id="bar">
-    ${c.sharedKey === null && html`<button id="show-chats" type="button" class="quiet" aria-label="Show chats" aria-expanded=${c.isListOpen ? "true" : "false"} aria-controls="chats"
-      onClick=${() => { c.isListOpen = true; c.changed(); }}>${icon("menu")}</button>`}
-    <h2 id="title" dir="auto">${c.titleOf(chat)}</h2>
-    ${c.isReadOnly && html`<span class="tag">read-only</span>`}
+    ${state.sharedKey === null && html`<button id="show-chats" type="button" class="quiet" aria-label="Show chats" aria-expanded=${state.isListOpen ? "true" : "false"} aria-controls="chats"
+      onClick=${() => store.set({ isListOpen: true })}>${icon("menu")}</button>`}
+    <h2 id="title" dir="auto">${conversation.title}</h2>
+    ${isReadOnly(state) && html`<span class="tag">read-only</span>`}
     ${chat?.details.archived && html`<span class="tag">archived</span>`}
     <span id="status" role="status">${status}</span>
-    <${Dot} c=${c} />
-    ${listed && !c.isReadOnly && html`<${ChatMenu} c=${c} chat=${listed} label="This chat" />`}
+    <${Dot} />
+    ${listed && !isReadOnly(state) && html`<${ChatMenu} chat=${listed} label="This chat" />`}
   </header>`;
 }
 
-/** It is green only if all is well. @param {{c: import("./controller.js").Controller}} props */
-function Dot({ c }) {
-  const { retryAt } = c.connection;
-  const state = findLink(c);
-  const isLost = state in LINK;
+/** It is green only if all is well. */
+function Dot() {
+  const { retryAt } = state.connection;
+  const link = findLink();
+  const isLost = link in LINK;
   const [, setTick] = useState(0);
   useEffect(() => {
-    if (state !== "away") return;
+    if (link !== "away") return;
     const timer = setInterval(() => setTick((tick) => tick + 1), 500);
     return () => clearInterval(timer);
-  }, [state]);
+  }, [link]);
   const left = Math.max(0, Math.ceil(((retryAt ?? 0) - Date.now()) / 1000));
-  const live = state === "shared" ? "Live, through another tab of this browser." : "Live";
-  const hasFailed = c.chat?.status === "error";
-  const words = state === "out" ? "You are logged out. What you send waits here."
-    : state === "offline" ? "You are offline. What you send waits here."
-    : state === "away" ? `The server cannot be reached. Trying again${left ? ` in ${left} s` : ""}. You can go on writing.`
-    : state === "connecting" ? "Connecting…" : hasFailed ? "Live. The last reply failed." : live;
-  return html`<span class=${`dot ${isLost ? "away" : state === "connecting" ? "opening" : hasFailed ? "failed" : "ok"}`} title=${words} role="img" aria-label=${words}></span>`;
+  const live = link === "shared" ? "Live, through another tab of this browser." : "Live";
+  const hasFailed = state.chat?.status === "error";
+  const words = link === "out" ? "You are logged out. What you send waits here."
+    : link === "offline" ? "You are offline. What you send waits here."
+    : link === "away" ? `The server cannot be reached. Trying again${left ? ` in ${left} s` : ""}. You can go on writing.`
+    : link === "connecting" ? "Connecting…" : hasFailed ? "Live. The last reply failed." : live;
+  return html`<span class=${`dot ${isLost ? "away" : link === "connecting" ? "opening" : hasFailed ? "failed" : "ok"}`} title=${words} role="img" aria-label=${words}></span>`;
 }

@@ -19,14 +19,17 @@ function placeAt(list, button, prefersUp) {
   list.style.left = `${Math.max(GAP_PX, Math.min(start, innerWidth - width - GAP_PX))}px`;
 }
 
+/** @import { Child } from "./html.js" */
+/** @typedef {{text: string, act: () => void, icon?: Child, checked?: boolean, danger?: boolean}} MenuEntry */
+
 /**
- * @param {{label: string, button: any, entries: ({text: string, act: () => void, icon?: any, checked?: boolean, danger?: boolean} | null | false | undefined)[],
+ * @param {{label: string, button: Child, entries: (MenuEntry | null | false | undefined)[],
  *   className?: string, up?: boolean}} props
  */
 export function Menu({ label, button, entries, className = "quiet", up = false }) {
   const [isOpen, setOpen] = useState(false);
   const place = useRef(/** @type {HTMLElement | null} */ (null));
-  const shown = /** @type {any[]} */ (entries.filter(Boolean));
+  const shown = entries.filter((entry) => entry !== null && entry !== false && entry !== undefined);
   const findAll = () => /** @type {HTMLElement[]} */ ([...(place.current?.querySelectorAll('[role^="menuitem"]') ?? [])]);
   const focusAt = (/** @type {number} */ at) => findAll().at(at)?.focus();
   const focus = (/** @type {number} */ step) => {

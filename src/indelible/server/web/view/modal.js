@@ -8,11 +8,15 @@
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 import { icon } from "./icons.js";
+import { show, state, toasts, unsaved } from "./page.js";
+
+/** @import { Child } from "./html.js" */
+/** @import { Dialog } from "./state.js" */
 
 const FIELD = "textarea, input:not([type=radio]), input:checked, button.primary";
 
-/** @param {{c: import("./controller.js").Controller, label: string, className?: string, onLeave?: () => void, children?: any}} props  `onLeave`: closed, and nothing was saved */
-export function Modal({ c, label, className = "", onLeave, children }) {
+/** @param {{label: string, className?: string, onLeave?: () => void, children?: Child}} props  `onLeave`: closed, and nothing was saved */
+export function Modal({ label, className = "", onLeave, children }) {
   const place = useRef(/** @type {HTMLDialogElement | null} */ (null));
   useLayoutEffect(() => {
     const before = /** @type {HTMLElement | null} */ (document.activeElement);
@@ -24,40 +28,39 @@ export function Modal({ c, label, className = "", onLeave, children }) {
   const close = () => {
     if (isLeft.current) return;
     isLeft.current = true;
-    c.show(null);
+    show(null);
     onLeave?.();
   };
   return html`<dialog ref=${place} class=${className} aria-label=${label} onClose=${close} onCancel=${close}
-    onPointerDown=${(/** @type {any} */ event) => { if (event.target === place.current) close(); }}>
+    onPointerDown=${(/** @type {Event} */ event) => { if (event.target === place.current) close(); }}>
     <div class="sheet">
       <header><h2>${label}</h2><button type="button" class="quiet" aria-label="Close" onClick=${close}>${icon("close")}</button></header>
       ${children}
     </div>
-    <${Toasts} c=${c} />
+    <${ToastList} />
   </dialog>`;
 }
 
-/** @param {{c: import("./controller.js").Controller}} props */
-export function Toasts({ c }) {
-  return html`<div class="toasts" aria-live="polite">${c.toasts.map((toast) => html`<div key=${toast.id} class="toast"><span>${toast.text}</span>
-    ${toast.undo && html`<button type="button" class="link" onClick=${() => { toast.undo?.(); c.closeToast(toast.id); }}>Undo</button>`}</div>`)}</div>`;
+export function ToastList() {
+  return html`<div class="toasts" aria-live="polite">${state.toasts.map((toast) => html`<div key=${toast.id} class="toast"><span>${toast.text}</span>
+    ${toast.undo && html`<button type="button" class="link" onClick=${() => { toast.undo?.(); toasts.close(toast.id); }}>Undo</button>`}</div>`)}</div>`;
 }
 
 /**
  * A text of a dialog, and what was typed in its place and not saved yet.
- * @param {{c: import("./controller.js").Controller, name: string, stored: string | null, dialog: any, what: string}} options
+ * @param {{name: string, stored: string | null, dialog: Dialog, what: string}} options
  *   `name`: under which it is kept; `stored`: null if it is not known yet; `dialog`: opens it again
  */
-export function useKept({ c, name, stored, dialog, what }) {
-  const [typed, setTyped] = useState(/** @type {string | null} */ (c.unsaved.get(name) || null));
+export function useKept({ name, stored, dialog, what }) {
+  const [typed, setTyped] = useState(/** @type {string | null} */ (unsaved.get(name) || null));
   const [isOld, setOld] = useState(typed !== null); // it was typed before this dialog was opened
   useEffect(() => {
-    void c.unsaved.fetch(name).then((found) => { // perhaps of a tab that was closed
-      if (found && typed === null && found === c.unsaved.get(name)) { setTyped(found); setOld(true); }
+    void unsaved.fetch(name).then((found) => { // perhaps of a tab that was closed
+      if (found && typed === null && found === unsaved.get(name)) { setTyped(found); setOld(true); }
     });
   }, []);
   const isEarly = useRef(false); // it is typed before it is known what stands there: at the end of that
-  const type = (/** @type {string} */ text) => { setTyped(text); c.unsaved.set(name, text === stored ? "" : text); };
+  const type = (/** @type {string} */ text) => { setTyped(text); unsaved.set(name, text === stored ? "" : text); };
   useLayoutEffect(() => {
     if (stored === null || !isEarly.current) return;
     isEarly.current = false;
@@ -66,9 +69,9 @@ export function useKept({ c, name, stored, dialog, what }) {
   }, [stored]);
   const isChanged = typed !== null && typed !== stored;
   const undo = () => {
-    c.unsaved.set(name, typed ?? "");
+    unsaved.set(name, typed ?? "");
     setTyped(typed); // the dialog may still be open
-    c.show(dialog);
+    show(dialog);
   };
   return {
     text: typed ?? stored ?? "",
@@ -76,12 +79,12 @@ export function useKept({ c, name, stored, dialog, what }) {
       isEarly.current ||= stored === null && typed === null;
       type(text);
     },
-    forget: () => c.unsaved.clear(name),
-    leave: () => { if (isChanged) c.toast(`The ${what} was not saved. What you typed is kept.`, undo); },
+    forget: () => unsaved.clear(name),
+    leave: () => { if (isChanged) toasts.show(`The ${what} was not saved. What you typed is kept.`, undo); },
     note: isOld && isChanged && html`<p class="faint">Not saved yet. <button type="button" class="link" onClick=${() => {
       setTyped(null);
-      c.unsaved.clear(name);
-      c.toast("Your changes were discarded.", undo);
+      unsaved.clear(name);
+      toasts.show("Your changes were discarded.", undo);
     }}>Discard changes</button></p>`,
   };
 }

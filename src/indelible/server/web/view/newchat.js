@@ -5,35 +5,40 @@
 //
 // Must stay true (tests/e2e/test_page_drafts.py): the prompt goes with one chat, and comes back with a message that was not sent.
 
+/** @import { Drafts } from "../core/drafts.js" */
+/** @import { Body, Entry, Outbox } from "../core/outbox.js" */
+/** @import { Slice } from "./state.js" */
+
 const SYSTEM = "next-system";
 
 export class NewChat {
-  /** @param {import("./controller.js").Controller} controller */
-  constructor(controller) {
-    this.controller = controller;
-    /** @type {string | undefined} */ this.model = undefined;
+  /** @param {{store: Slice<"nextModel">, unsaved: Drafts, outbox: Outbox}} parts */
+  constructor({ store, unsaved, outbox }) {
+    this.store = store;
+    this.unsaved = unsaved;
+    this.outbox = outbox;
   }
 
   get system() {
-    return this.controller.unsaved.get(SYSTEM);
+    return this.unsaved.get(SYSTEM);
   }
 
   set system(text) {
-    if (text) this.controller.unsaved.set(SYSTEM, text);
-    else this.controller.unsaved.clear(SYSTEM);
-    this.controller.changed();
+    if (text) this.unsaved.set(SYSTEM, text);
+    else this.unsaved.clear(SYSTEM);
+    this.store.changed();
   }
 
-  /** Of a message that may create the chat at this place. @param {string} place */
+  /** Of a message that may create the chat at this place. @param {string} place @returns {Body} */
   take(place) {
-    const { model, system, controller } = this;
-    const known = controller.outbox.list(place)[0]?.body.create;
+    const { system, outbox, store: { state: { nextModel: model } } } = this;
+    const known = outbox.list(place)[0]?.body.create;
     if (!known && system) this.system = "";
     return { ...(model ? { model } : {}), create: known ?? (system ? { system } : {}) };
   }
 
-  /** A message was taken out of the outbox. @param {import("../core/outbox.js").Entry} entry */
+  /** A message was taken out of the outbox. @param {Entry} entry */
   putBack({ chat, body }) {
-    if (body.create?.system && !this.controller.outbox.list(chat).length) this.system ||= body.create.system;
+    if (body.create?.system && !this.outbox.list(chat).length) this.system ||= body.create.system;
   }
 }

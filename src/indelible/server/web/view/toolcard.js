@@ -8,9 +8,11 @@ import { FileCard } from "./filecard.js";
 import { html, memo, useState } from "./html.js";
 import { icon } from "./icons.js";
 
+/** @import { Block } from "../core/shapes.js" */
+
 const SHORT_LINES = 10;
 
-/** @param {any} value */
+/** @param {unknown} value */
 function write(value) {
   if (typeof value !== "string") return JSON.stringify(value, null, 2) ?? "";
   try {
@@ -32,7 +34,7 @@ function summarize(text) {
   }
 }
 
-/** @param {any} call @param {any} result @param {boolean} isLive @returns {[string, string]} */
+/** @param {Block} call @param {Block | undefined} result @param {boolean} isLive @returns {[string, string]} */
 export function stateOf(call, result, isLive) {
   if (isOutcomeUnknown(result)) return ["unknown", "may have run"];
   if (result?.interrupted) return ["cut", "stopped"];
@@ -43,7 +45,9 @@ export function stateOf(call, result, isLive) {
   return call.started ? ["running", "running"] : ["writing", "preparing"];
 }
 
-export const ToolCard = memo(({ c, call, result, live, progress, args, started }) => {
+/** @typedef {{call: Block, result?: Block, live: boolean, progress?: string, args?: string, started?: boolean}} CardProps  what of the call grows is given apart */
+
+export const ToolCard = memo((/** @type {CardProps} */ { call, result, live, progress, args, started }) => {
   const [isWhole, setWhole] = useState(false);
   const [state, words] = stateOf({ ...call, started }, result, live);
   const output = result ? write(result.output) : "";
@@ -66,5 +70,5 @@ export const ToolCard = memo(({ c, call, result, live, progress, args, started }
         ${lines.length > SHORT_LINES && html`<button type="button" class="link" onClick=${() => setWhole(!isWhole)}>${isWhole ? "Show less" : `Show all ${lines.length} lines`}</button>`}`}
     </div>
   </details>
-  ${result?.files?.length > 0 && html`<div class="tool-files">${result.files.map((/** @type {any} */ block) => html`<${FileCard} c=${c} block=${block} />`)}</div>`}`;
+  ${Boolean(result?.files?.length) && html`<div class="tool-files">${result?.files?.map((block) => html`<${FileCard} block=${block} />`)}</div>`}`;
 });
