@@ -24,7 +24,7 @@ from indelible.errors import Invalid
 from indelible.models.http.hooks import recording as recording_now
 from indelible.recording import ExchangeLog, ExchangeLogHook, ExchangeRecord
 from indelible.recording.replay import Recording, Replayed, ReplayedModel, make_recording, replay
-from indelible.redaction.patterns import redact_keys
+from indelible.redaction.secrets import redact_keys
 from indelible.testing import ManualClock, RecordedModel, SimulatedProvider, parts
 from indelible.testing.model import Script
 from indelible.testing.provider import WireName

@@ -12,9 +12,8 @@ from typing import Final
 import pytest
 from tests.recording.canaries import KESTREL, LOOKS, NAMES, ORDINARY
 
-from indelible.redaction.bodies import GAP, KEPT_BYTES, redact_body
-from indelible.redaction.known import KnownSecrets
-from indelible.redaction.patterns import REDACTED
+from indelible.redaction.redact import GAP, KEPT_BYTES, redact_body
+from indelible.redaction.secrets import REDACTED, KnownSecrets
 
 SSE: Final = "text/event-stream"
 JSON: Final = "application/json"

@@ -11,10 +11,15 @@ from tests.recording.canaries import KESTREL, NAMES, ORDINARY, ORDINARY_NAMES
 from tests.support.examples import is_thorough
 
 from indelible.recording.body import RecordedBody, keep_body
-from indelible.redaction.bodies import KEPT_BYTES, MAX_WHOLE_BYTES
-from indelible.redaction.json import TOO_DEEP, redact_document, redact_json, shorten_document
-from indelible.redaction.known import KnownSecrets
-from indelible.redaction.patterns import REDACTED
+from indelible.redaction.redact import (
+    KEPT_BYTES,
+    MAX_WHOLE_BYTES,
+    TOO_DEEP,
+    redact_document,
+    redact_json,
+    shorten_document,
+)
+from indelible.redaction.secrets import REDACTED, KnownSecrets
 
 USAGE = {
     "input_tokens": 12,

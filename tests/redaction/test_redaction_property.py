@@ -11,10 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.recording.canaries import KESTREL, LOOKS, NAMES, ORDINARY, ORDINARY_NAMES
 
-from indelible.redaction.bodies import redact_body
-from indelible.redaction.json import redact_json
-from indelible.redaction.known import KnownSecrets
-from indelible.redaction.patterns import NAME_PARTS, is_secret_name
+from indelible.redaction.redact import redact_body, redact_json
+from indelible.redaction.secrets import NAME_PARTS, KnownSecrets, is_secret_name
 
 KNOWN: Final = KnownSecrets(["kestrel0/KESTREL"])
 TYPES: Final = (

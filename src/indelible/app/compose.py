@@ -30,7 +30,7 @@ from indelible.models.protocol import Model, traits_of
 from indelible.notify import LocalNotifier, Notifier, PostgresNotifier
 from indelible.recording.recorder import DebugRecorder
 from indelible.recording.storage.sql_records import SqlRecords
-from indelible.redaction.known import KnownSecrets, list_process_secrets
+from indelible.redaction.secrets import KnownSecrets, list_process_secrets
 from indelible.service.access import Budget
 from indelible.service.stop import StopSweeper
 from indelible.settings import Settings, load_settings

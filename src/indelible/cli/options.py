@@ -209,7 +209,7 @@ def logging_as(settings: Settings) -> Iterator[None]:
     import logging  # noqa: PLC0415
 
     from indelible.logs import set_up_logging  # noqa: PLC0415
-    from indelible.redaction.known import list_process_secrets  # noqa: PLC0415
+    from indelible.redaction.secrets import list_process_secrets  # noqa: PLC0415
 
     set_up_logging(
         format=settings.log_format,

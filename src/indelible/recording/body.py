@@ -4,7 +4,7 @@ At most 256 KiB of a body are kept: the first 128 KiB and the last, so that a re
 Pieces are copied into two growing buffers, never joined again, and nothing refers to a piece afterwards: the memory is
 bounded whatever the body's size and its chunks. A body that fits is kept whole. Half a JSON document is useless. A
 request is complete in memory already: it is referenced until its text is made, which then is a shorter document
-(redaction/json.py). Of a response, the first 4 MiB are kept until then. `RecordedBody.size_bytes` is the memory that
+(redaction/redact.py). Of a response, the first 4 MiB are kept until then. `RecordedBody.size_bytes` is the memory that
 this takes meanwhile.
 
 Redacting a body takes milliseconds, and a body that is never read need not be redacted. So redaction happens when the
@@ -16,7 +16,7 @@ counts as complete if its end was seen, and as incomplete if it was closed befor
 be judged by its length, which is not that of the decoded bytes, so only its end counts.
 
 Must stay true (tests/recording/test_recorded_bodies.py): a body of any size costs a bounded amount of memory. The
-marker between head and tail comes from redaction/bodies.py; http.py reads and closes bodies.
+marker between head and tail comes from redaction/redact.py; http.py reads and closes bodies.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from indelible.models.http.hooks import HttpResponse
-from indelible.redaction.bodies import KEPT_BYTES, MAX_WHOLE_BYTES, begins_like_document, redact_body
-from indelible.redaction.known import NO_SECRETS, KnownSecrets
+from indelible.redaction.redact import KEPT_BYTES, MAX_WHOLE_BYTES, begins_like_document, redact_body
+from indelible.redaction.secrets import NO_SECRETS, KnownSecrets
 
 HEAD_BYTES: Final = KEPT_BYTES // 2
 TAIL_BYTES: Final = KEPT_BYTES // 2

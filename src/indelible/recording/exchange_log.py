@@ -28,7 +28,7 @@ import msgspec
 
 from indelible.clock import Clock, SystemClock
 from indelible.recording.body import RecordedBody
-from indelible.redaction.known import NO_SECRETS, KnownSecrets
+from indelible.redaction.secrets import NO_SECRETS, KnownSecrets
 
 _log: Final = logging.getLogger(__name__)
 STEP_ENDED: Final = "the step ended before the exchange did"

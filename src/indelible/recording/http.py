@@ -44,8 +44,8 @@ from indelible.recording.body import (
     read_head,
 )
 from indelible.recording.exchange_log import ExchangeLog, ExchangeRecord
-from indelible.redaction.headers import redact_headers, redact_line
-from indelible.redaction.known import KnownSecrets
+from indelible.redaction.redact import redact_headers, redact_line
+from indelible.redaction.secrets import KnownSecrets
 
 MAX_DRAIN_BYTES: Final = 64 * 1024
 

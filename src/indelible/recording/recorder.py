@@ -28,7 +28,7 @@ from indelible.metrics import NO_METRICS, Metrics
 from indelible.recording.exchange_log import ExchangeRecord
 from indelible.recording.run import QueueItem, RecordedRun
 from indelible.recording.storage.protocol import RecordStore
-from indelible.redaction.known import KnownSecrets
+from indelible.redaction.secrets import KnownSecrets
 from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
 
 _log: Final = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class _Waiting(NamedTuple):
 class DebugRecorder:
     """One per process: `run` writes, until it is cancelled.
 
-    secrets: values that no record may contain (redaction/known.py). linger_s: how long it waits for more to write.
+    secrets: values that no record may contain (redaction/secrets.py). linger_s: how long it waits for more to write.
     """
 
     def __init__(

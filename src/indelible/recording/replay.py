@@ -31,7 +31,7 @@ from indelible.models.http.hooks import Answer, HttpRequest
 from indelible.models.http.http_model import HttpModel
 from indelible.models.profile import find_profile
 from indelible.models.retry import RetryPolicy
-from indelible.redaction.bodies import GAP
+from indelible.redaction.redact import GAP
 
 _WIRES: Final = {"/messages": "anthropic", "/responses": "openai", "/chat/completions": "openai-chat"}
 _PIECE_BYTES: Final = 4096

@@ -31,8 +31,8 @@ from indelible.clock import Clock
 from indelible.models.http.hooks import Exchange, HttpRequest, RecordingHook, recording
 from indelible.recording.exchange_log import ExchangeLog, ExchangeRecord
 from indelible.recording.http import ExchangeLogHook
-from indelible.redaction.headers import redact_line
-from indelible.redaction.known import KnownSecrets
+from indelible.redaction.redact import redact_line
+from indelible.redaction.secrets import KnownSecrets
 
 P = ParamSpec("P")
 _log: Final = logging.getLogger(__name__)

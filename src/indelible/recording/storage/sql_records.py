@@ -10,7 +10,7 @@ nothing is held open between two.
 
 Records were redacted by field name before they were written. Text that looks like a key is hidden here, when a record
 is read: all code that shows or exports records reads them through this class, so none can forget it
-(redaction/patterns.py).
+(redaction/secrets.py).
 
 Must stay true (tests/recording/test_records.py, test_refused_records.py, test_reading_records.py,
 test_record_locks.py).
@@ -44,7 +44,7 @@ from indelible.api.records import (
 from indelible.clock import Clock
 from indelible.concurrency.tasks import run_to_completion
 from indelible.recording.storage.write import RunName, end_steps, list_names, split_records, write_records
-from indelible.redaction.patterns import redact_keys
+from indelible.redaction.secrets import redact_keys
 from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
 from indelible.store.database.transaction import Database, Row, Transaction, to_time
 
