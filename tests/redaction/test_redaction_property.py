@@ -153,10 +153,6 @@ def test_every_line_comes_out_as_if_each_were_parsed(lines: list[str], end: str)
     stream = "".join(f"event: x{end}data: {line}{end}{end}" for line in plain)
     slowly = "".join(f"event: x{end}data: {redact_line_slowly(line)}{end}{end}" for line in plain)
     assert redact_body(stream.encode(), "text/event-stream", known=KNOWN) == slowly
-    rows = "".join(line + end for line in plain)
-    assert redact_body(rows.encode(), "application/x-ndjson", known=KNOWN) == "".join(
-        redact_line_slowly(line) + end for line in plain
-    )
 
 
 @given(st.lists(st.sampled_from((*ORDINARY, *LOOKS)), max_size=8), line_ends, st.booleans())

@@ -1,18 +1,30 @@
-"""Redacted bodies: readable, at most 256 KiB, and without the secrets that we can name (rules 7.2 and 7.3).
+"""Bodies, headers and errors as they may be kept: readable, bounded, and without the secrets that we can name.
 
-JSON is redacted by its structure (json.py), an event stream event by event, a form by the names of its fields; of any
-other text the known secrets are hidden. JSON is recognised by its type or by how it begins. If it cannot be parsed it
-is replaced by a note with its size: it is never kept raw. Plain text is kept, because it is what people and models
-wrote, and that stands in the messages of the same database (patterns.py has what is hidden when it is shown).
+*Bodies* (rules 7.2 and 7.3) are at most 256 KiB. JSON is redacted by its structure, an event stream event by event, a
+form by the names of its fields; of any other text the known secrets are hidden. JSON is recognised by its type or by
+how it begins. If it cannot be parsed it is replaced by a note with its size: it is never kept raw. Plain text is kept,
+because it is what people and models wrote, and that stands in the messages of the same database (secrets.py has what is
+hidden when it is shown). Redacting a body may take milliseconds, so it must not run on the event loop.
 
-Of a body that is too large both ends are kept, with a line between them; a JSON document is shortened instead and stays
-one. Beside a gap a line could be half a line and a word half a secret, so cut lines go, and so many characters of the
-edges as the longest known secret has.
+*Documents.* What stands under a sensitive key is hidden at any depth, in the JSON within texts too (the arguments of a
+tool call are such), and known secrets are hidden after decoding, so no escape can spell one. A document in which
+nothing was hidden is kept as it came, character by character. That is why most of a stream need not be parsed: text
+that holds no part of a sensitive name and no escape stays as it is.
 
-Redacting a body may take milliseconds, so it must not run on the event loop.
+*Too large.* Half a document is none. One that is too large is parsed, redacted and then shortened where it hurts least:
+long texts, lists and objects lose their middle, and a note stands in its place. The limits are lowered until it fits.
+If only the beginning of it is there, that is completed to a document first. Of any other body both ends are kept, with
+a line between them. Beside that gap a line could be half a line and a word half a secret, so cut lines go, and so many
+characters of the edges as the longest known secret has.
 
-Must stay true (tests/redaction/test_bodies.py, test_redaction_property.py): no canary survives; a body in which nothing
-is hidden is kept character by character; redacting twice is redacting once; nothing raises, whatever comes.
+*Lines.* A header is hidden by its name. Elsewhere the name and password of an address go, and the values of its
+sensitive parameters: in the address itself, in a `Location`, and in errors, which like to repeat an address. Text
+longer than 4 KiB is cut at the end of a word, and a note says how much is missing; of an address, which is one word,
+whole parts are kept.
+
+Must stay true (tests/redaction/): no canary survives at any depth, counters of usage and rate limits do; what holds
+nothing to hide is kept character by character; redacting twice is redacting once; nothing raises, whatever comes; any
+document fits after shortening, and no half of a word is left where a line is cut.
 """
 
 from __future__ import annotations
@@ -49,12 +61,14 @@ GAP: Final = re.compile(r"^\[… [0-9,]+ bytes are missing here …\]$", re.MULT
 _LINE: Final = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")
 _DATA: Final = re.compile(r"(?:\A|[\r\n])data:")
 _DATA_OF_JSON: Final = re.compile(r"(?:\A|[\r\n])data: ?[{\[]")
-_ROWS: Final = ("ndjson", "jsonl", "json-seq", "jsonlines", "json-stream", "stream+json")
 _TO_BE_JSON: Final = re.compile(r"\s*+(?:\{\s*+(?:\"|\}\s*+[{\[])|(?:\[\s*+)++(?:\{\s*+[\"}]|\"))")
 """As no text begins that is no document: a text may begin with `[INFO]`, `[1]`, `[[a page]]`, `{name}` or `{{`."""
 
 _NO_JSON: Final = re.compile(r"|\[(?:DONE|not [A-Za-z ]+, [0-9,]+ bytes|… [0-9,]+ bytes are missing here …)\]")
 """What may stand where JSON is expected: nothing, the end of a stream, and our own notes."""
+
+
+# --- bodies ---
 
 
 def redact_body(
@@ -92,8 +106,7 @@ def begins_like_document(body: bytes) -> bool:
 
 
 def _may_be_document(body: bytes, media_type: str) -> bool:
-    is_other = _is_binary(media_type) or any(kind in media_type for kind in _ROWS)
-    return not is_other and begins_like_document(body)
+    return not _is_binary(media_type) and begins_like_document(body)
 
 
 def _is_binary(media_type: str) -> bool:
@@ -106,8 +119,6 @@ _Redact = Callable[[str, KnownSecrets], str]
 
 def _choose(first: str, last: str, media_type: str) -> _Redact | None:
     """How a body of many parts is redacted; None if it is a document or plain text."""
-    if any(kind in media_type for kind in _ROWS):
-        return _redact_rows
     if "form-urlencoded" in media_type:
         return _redact_form
     if "json" in media_type or _TO_BE_JSON.match(first):
@@ -134,7 +145,7 @@ def _redact_ends(redact: _Redact, first: str, last: str, missing: int, known: Kn
     head = first[: max(first.rfind("\n"), first.rfind("\r")) + 1]
     line_end = re.search(r"\r\n?|\n", last)
     tail = last[line_end.end() :] if line_end else ""
-    if redact not in (_redact_events, _redact_rows):  # text may be one long line, and is then cut anywhere
+    if redact is not _redact_events:  # text may be one long line, and is then cut anywhere
         head, tail = head or first, tail or last
     if redact is _redact_form:
         head, tail = first.rpartition("&")[0], last.partition("&")[2]
@@ -145,17 +156,7 @@ def _redact_form(text: str, known: KnownSecrets) -> str:
     return redact_addresses(f"?{known.hide(text)}")[1:]
 
 
-# --- streams ---
-
-
-def _redact_rows(text: str, known: KnownSecrets) -> str:
-    return "".join(_redact_row(line, known) for line in _LINE.findall(text))
-
-
-def _redact_row(line: str, known: KnownSecrets) -> str:
-    content = line.strip("\r\n\x1e")
-    redacted = _redact_data(content, known)
-    return line.replace(content, _describe(content) if redacted is None else redacted) if content else line
+# --- event streams ---
 
 
 def _redact_events(text: str, known: KnownSecrets) -> str:
@@ -212,30 +213,19 @@ def _describe(text: str) -> str:
     return f"[not JSON, {len(text.encode('utf-8', 'replace')):,} bytes]"
 
 
+# --- documents ---
+
 MAX_DEPTH: Final = 100
-
-
 TOO_DEEP: Final = f"{REDACTED}: nested too deeply"
-
-
 _SUSPICIOUS: Final = (*NAME_PARTS, "\\u", "\\/")
-
-
 _OPENING: Final = frozenset('{["')
-
-
 _CLOSING: Final = frozenset('}]"')
-
-
 _CREDENTIAL_TOKENS: Final = ("access", "refresh", "auth", "api", "session", "bearer", "csrf")
-
-
 _LIMITS: Final = (
     *((1 << 30, 1 << 30, MAX_DEPTH), (65536, 1 << 30, MAX_DEPTH), (16384, 1024, MAX_DEPTH), (4096, 256, MAX_DEPTH)),
     *((2048, 64, MAX_DEPTH), (1024, 16, 20), (256, 8, 8), (64, 4, 6), (32, 4, 4)),
 )
 """How many characters a text may have, how many items a list or an object, and how deep they may be nested."""
-
 
 _is_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
@@ -317,6 +307,9 @@ def _redact_string(text: str, known: KnownSecrets, *, depth: int) -> str:
     return known.hide(text)
 
 
+# --- shortening ---
+
+
 def shorten_document(body: bytes, max_bytes: int, known: KnownSecrets = NO_SECRETS, *, is_whole: bool) -> str | None:
     """A document redacted and shortened to so many bytes; None if it is no JSON. Of one that is cut, what is there."""
     try:
@@ -364,15 +357,11 @@ def _shorten_text(text: str, max_chars: int) -> str:
     return text[:half] + note_missing(len(text) - 2 * half, "characters") + text[-half:]
 
 
+# --- headers, addresses, errors ---
+
 MAX_LINE_CHARS: Final = 4096
-
-
 _NOTE_CHARS: Final = 64
-
-
 _USER_INFO: Final = re.compile(r"(?<=://)[^\s/?#\"<>`\\]{1,1024}(?=@)")
-
-
 _PARAMETER: Final = re.compile(r"(?P<name>(?<=[?&#;])[^=?&#;\s\"'<>]{1,128}+=)[^&#\s\"<>`\\]++")
 
 

@@ -1,21 +1,27 @@
-"""Sensitive names, and values that look like keys.
+"""Secrets: the ones that this process knows, names that stand for one, and values that look like one.
 
-There are two questions, asked at different times. A *name* is judged when an exchange is recorded: whatever stands
-under a sensitive header, JSON key or query parameter is hidden before it reaches the database. A *value* that looks
-like a key (`sk-…`, `Bearer …`, a JWT) is hidden when a record is exported or shown, and in the failure texts that
-people read (models/failures/facts.py), by the dozen plain patterns below. Not earlier: what people themselves wrote
-stands in the messages of the same database, so a search of it at record time would guard nothing.
+*Known* secrets are provider keys, tokens, passwords. No pattern has to guess what a secret looks like if we sent it.
+`KnownSecrets` holds those of the settings together with those that the headers of a request carry, and hides each one
+wherever it stands: as it is, as JSON and addresses escape it, and once more escaped, as in JSON within a text of JSON.
+Whatever else an escape could spell is found after decoding (redact.py). A word that is no secret at all, such as the
+`anything` that people give a server that wants no key, would be hidden in every sentence. So a secret needs eight
+characters and must not look like an ordinary word.
 
-A name is sensitive in any spelling (`apiKey`, `API-KEY`, `api key`). Counters are not: `input_tokens` is a number that
-people want to see. When in doubt a name is sensitive, because a record that hides too much is a nuisance and one that
-shows too much is a leak.
+A *name* is judged when an exchange is recorded: whatever stands under a sensitive header, JSON key or query parameter
+is hidden before it reaches the database. A name is sensitive in any spelling (`apiKey`, `API-KEY`, `api key`).
+Counters are not: `input_tokens` is a number that people want to see. When in doubt a name is sensitive, because a
+record that hides too much is a nuisance and one that shows too much is a leak.
 
-The patterns run over JSON as it is written, so none of them consumes a quote or half of an escape: a document stays a
+A *value* that looks like a key (`sk-…`, `Bearer …`, a JWT) is hidden when a record is exported or shown, and in the
+failure texts that people read (models/failures/facts.py), by the dozen plain patterns below. Not earlier: what people
+themselves wrote stands in the messages of the same database, so a search of it at record time would guard nothing. The
+patterns run over JSON as it is written, so none of them consumes a quote or half of an escape: a document stays a
 document. A search for a dozen patterns takes seconds in a long text, and a search for fixed strings takes none. So each
 pattern comes with the *anchors* that its matches begin with, and is tried only where one of them stands. Each
 repetition is possessive or bounded, so the time is linear, and no single call is long: other threads get their turn.
 
-Must stay true (tests/redaction/test_patterns.py): names are recognised in every style, counters and rate limits are
+Must stay true (tests/redaction/test_known.py, test_patterns.py): a known secret is found however it is escaped, and no
+half of one is left where a text is cut (`margin`); names are recognised in every style, counters and rate limits are
 not hidden, no canary survives, JSON stays JSON, and four times the text costs four times the time.
 """
 
@@ -81,7 +87,7 @@ def _split_words(name: str) -> str:
     return _HUMP.sub("_", name).lower()
 
 
-# --- values ---
+# --- values that look like a key ---
 
 _START: Final = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=\\u[0-9A-Fa-f]{4})|(?<=%[0-9A-Fa-f]{2}))"
 """Not within a word; an escape sequence is no part of a word."""
@@ -169,18 +175,12 @@ def _find(text: str, lowered: str, anchors: list[str], pattern: re.Pattern[str])
             place = lowered.find(anchor, end)
 
 
+# --- secrets that we know ---
+
 _SHORTEST: Final = 8
-
-
 _LONGEST_WORD: Final = 20
-
-
 _SIGN: Final = re.compile(r"[^A-Za-z0-9._~\-]")
-
-
 _HEX: Final = re.compile(r"%[0-9A-F]{2}")
-
-
 _COOKIE_ATTRIBUTES: Final = frozenset({"path", "domain", "expires", "max-age", "samesite", "priority"})
 
 
