@@ -21,7 +21,7 @@ from indelible.errors import StoreFailed
 from indelible.models.http.hooks import HttpRequest, recording
 from indelible.recording.recorder import MAX_WAITING, MAX_WAITING_BYTES, MAX_WAITING_SMALL, DebugRecorder
 from indelible.recording.run import MAX_HELD_BYTES, RecordedRun
-from indelible.recording.storage.protocol import RecordStore
+from indelible.recording.storage import RecordStore
 from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
 from indelible.testing import ManualClock
 from indelible.testing.provider.faults import Status

@@ -27,7 +27,7 @@ from indelible.ids import new_id
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.recording.exchange import ExchangeRecord
 from indelible.recording.run import QueueItem, RecordedRun
-from indelible.recording.storage.protocol import RecordStore
+from indelible.recording.storage import RecordStore
 from indelible.redaction.secrets import KnownSecrets
 from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
 
