@@ -395,6 +395,8 @@ class ThinkingSplitter:
             self._release_blanks()
         self._is_plain = self._passes_plain_text()
         ready, self._ready = self._ready, []
+        if len(ready) < 2:
+            return ready
         return [
             Segment(thinking, "".join(text for _, text in together))
             for thinking, together in groupby(ready, key=itemgetter(0))
