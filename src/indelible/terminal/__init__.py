@@ -28,7 +28,7 @@ from indelible.app.app import User
 from indelible.app.chat import Chat
 from indelible.app.compose import open_app
 from indelible.clock import Clock
-from indelible.models.providers.demo.model import DemoModel
+from indelible.models.providers.demo import DemoModel
 from indelible.settings import Settings
 from indelible.store.database.address import describe, parse_address
 from indelible.terminal.ask import Asker
