@@ -30,13 +30,11 @@ from tests.redaction import test_bodies, test_patterns
 from bench.findings import tabulate
 from bench.long_chats import measure_long_chats
 from bench.options import write_json
-from indelible.loop.thinking.splitter import ThinkingSplitter
+from indelible.loop.thinking import ThinkingSplitter
 from indelible.models.failures.classify import classify, classify_response
 from indelible.models.http.sse import SseDecoder
-from indelible.redaction.bodies import redact_body
-from indelible.redaction.headers import redact_addresses
-from indelible.redaction.json import redact_json
-from indelible.redaction.patterns import redact_keys
+from indelible.redaction.redact import redact_addresses, redact_body, redact_json
+from indelible.redaction.secrets import redact_keys
 
 _ROUNDS: Final = 3
 _LIMIT: Final = 8.0

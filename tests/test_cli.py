@@ -31,7 +31,7 @@ import indelible
 from indelible.api.shapes import ChatMessage
 from indelible.content import TextDelta
 from indelible.models import Call, PromptMessage
-from indelible.models.providers.demo.model import DemoModel
+from indelible.models.providers.demo import DemoModel
 from indelible.settings import load_settings
 from indelible.testing import SimulatedProvider, faults, parts
 

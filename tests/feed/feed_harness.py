@@ -219,7 +219,9 @@ class SeenEvents(Watched):
     async def catch_up(self) -> list[FeedEvent]:
         """Wait until the reader has come as far as the chat has by now, is live, and asks the store nothing more."""
         here = (await SqlStore(get_database(self._chat._engine)).positions([self._chat.id]))[self._chat.id]
-        await self.wait_until(lambda: self._covers(here) and self.reader._is_live, what=f"a live reader at {here}")
+        await self.wait_until(
+            lambda: self._covers(here) and self.reader._cursor.is_live, what=f"a live reader at {here}"
+        )
         return self.events
 
     def _covers(self, here: Position) -> bool:

@@ -16,9 +16,17 @@ from hypothesis import strategies as st
 from tests.support.examples import count_examples, is_thorough
 from tests.support.thinking import split_thinking
 
-from indelible.loop.thinking.markdown import QUOTE_REACH_CHARS
-from indelible.loop.thinking.splitter import Segment, SplitterState, ThinkingSplitter
-from indelible.loop.thinking.tags import MAX_MARK_CHARS, Section, find_target, may_become_mark, read_mark
+from indelible.loop.thinking import (
+    MAX_MARK_CHARS,
+    QUOTE_REACH_CHARS,
+    Section,
+    Segment,
+    SplitterState,
+    ThinkingSplitter,
+    find_target,
+    may_become_mark,
+    read_mark,
+)
 
 many_examples = settings(max_examples=count_examples(50))
 
@@ -164,7 +172,7 @@ def test_s62_unclosed_thinking_leaves_no_visible_text(size: int) -> None:
     assert feed_all(splitter, cut("\n<think>first I look at\n\nthe", size)) == [
         Segment(thinking=True, text="first I look at\n\nthe")
     ]
-    assert splitter.state.thinking
+    assert splitter.thinking
 
 
 def test_blanks_around_blocks_at_the_start_are_dropped_and_later_ones_kept() -> None:

@@ -13,7 +13,7 @@ from indelible.errors import ModelFailed
 from indelible.models.catalog import PROVIDERS, Catalog, check_address
 from indelible.models.http.http_model import HttpModel
 from indelible.models.protocol import traits_of
-from indelible.models.providers.demo.model import DemoModel
+from indelible.models.providers.demo import DemoModel
 from indelible.settings import load_settings
 
 KEYS = {provider.key: f"key-of-{name}" for name, provider in PROVIDERS.items() if provider.key is not None}

@@ -32,7 +32,7 @@ from indelible.content import (
 from indelible.content.assemble import assemble
 from indelible.loop import CancelScope, TurnHost, TurnInterrupted, run
 from indelible.models import Call, PromptMessage
-from indelible.models.providers.demo.model import DemoModel
+from indelible.models.providers.demo import DemoModel
 from indelible.testing import ManualClock
 from indelible.tools import tool
 

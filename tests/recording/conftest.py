@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, settle_in
 from tests.support.engine import get_database
 
-from indelible.recording.storage.sql_records import SqlRecords
+from indelible.recording.storage import RecordStore
 from indelible.store.sql_store import SqlStore
 
 
@@ -18,5 +18,5 @@ async def chat(engine: AsyncEngine) -> Driver:
 
 
 @pytest.fixture
-def records(chat: Driver) -> SqlRecords:
-    return SqlRecords(chat.store.database)
+def records(chat: Driver) -> RecordStore:
+    return RecordStore(chat.store.database)

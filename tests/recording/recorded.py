@@ -8,13 +8,15 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from msgspec.structs import asdict
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver
 from tests.support.engine import begin_read
 
-from indelible.api.records import AttemptRecord, RunRecord, StepRecord
+from indelible.api.records import AttemptRecord, RunRecord, StepRecord, WholeRun, WholeStep
 from indelible.ids import new_id
+from indelible.recording.storage import RecordStore
 from indelible.store.database.tables.chats import debug_attempts, debug_runs, debug_steps
 
 NOON: Final = datetime(2026, 1, 15, 12, tzinfo=UTC)
@@ -42,6 +44,19 @@ def make_all(chat: Driver, **fields: Any) -> tuple[RunRecord, StepRecord, Attemp
     """A run with one step and one exchange."""
     run = make_run(chat, **fields)
     return run, make_step(run), make_attempt(run)
+
+
+async def load_run(records: RecordStore, chat_id: str, run_id: str) -> WholeRun | None:
+    """A small run with everything in it; None if this chat has no such run."""
+    tree = await records.load_tree(chat_id, run_id)
+    if tree is None:
+        return None
+    steps = []
+    for step in tree.steps:
+        attempts = [await records.load_attempt(chat_id, run_id, step.step, line.number) for line in step.attempts]
+        kept = [attempt for attempt in attempts if attempt is not None]
+        steps.append(WholeStep(**{**asdict(step), "attempts": kept}))
+    return WholeRun(**{**asdict(tree), "steps": steps})
 
 
 async def count_rows(engine: AsyncEngine) -> list[int]:

@@ -13,6 +13,7 @@ from typing import Any, Final, Self, cast
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.models.wires_under_test import find_model
+from tests.recording.recorded import load_run
 from tests.support.app_harness import AppHarness, RunningWorker
 from tests.support.waiting import Watched, deadline, wait_for_task
 
@@ -23,8 +24,7 @@ from indelible.clock import Clock
 from indelible.content import Usage
 from indelible.models.protocol import Model
 from indelible.recording.recorder import DebugRecorder
-from indelible.recording.storage.protocol import RecordStore
-from indelible.recording.storage.sql_records import SqlRecords
+from indelible.recording.storage import RecordStore
 from indelible.server.prometheus import PrometheusMetrics
 from indelible.testing import SimulatedProvider, parts
 from indelible.testing.model import Script, Step
@@ -51,7 +51,7 @@ def count_drops(metrics: PrometheusMetrics) -> float:
 class WatchedRecords(Watched):
     """The real records; whoever waits for them is woken after every write."""
 
-    def __init__(self, records: SqlRecords) -> None:
+    def __init__(self, records: RecordStore) -> None:
         super().__init__()
         self._records = records
 
@@ -88,7 +88,7 @@ class RecordingHarness(AppHarness):
         self.recorders: dict[str, DebugRecorder] = {}
         self._wire: WireName = wire
         self._writing: dict[str, asyncio.Task[None]] = {}
-        self._records = WatchedRecords(SqlRecords(self.store.database))
+        self._records = WatchedRecords(RecordStore(self.store.database))
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
@@ -111,7 +111,7 @@ class RecordingHarness(AppHarness):
         self,
         mode: DebugMode = "all",
         *,
-        records: RecordStore | None = None,
+        records: Any = None,
         clock: Clock | None = None,
         metrics: Any = None,
         **more: Any,
@@ -149,7 +149,7 @@ class RecordingHarness(AppHarness):
 
     async def load_runs(self, chat: Chat) -> list[WholeRun]:
         """What the database holds now, the oldest first."""
-        found = [await self.records.load_run(chat.id, run.id) for run in await self.records.list_runs(chat.id)]
+        found = [await load_run(self.records, chat.id, run.id) for run in await self.records.list_runs(chat.id)]
         return [run for run in reversed(found) if run is not None]
 
     async def drain_runs(self, chat: Chat) -> list[WholeRun]:

@@ -15,15 +15,15 @@ import pytest
 from msgspec.structs import asdict, replace
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.recording.recorded import LATER, NOON, make_all, make_attempt, make_run, make_step
+from tests.recording.recorded import LATER, NOON, load_run, make_all, make_attempt, make_run, make_step
 from tests.store.driver import OWNER, Driver
 from tests.support.engine import begin_read, get_database
 
 from indelible.api.records import Exchanged, Record, RunRecord, RunTree, StepRecord, WholeRun
 from indelible.errors import NotFound
 from indelible.machine import commands as c
-from indelible.recording.storage.export import load_exchange, write_run
-from indelible.recording.storage.sql_records import SqlRecords
+from indelible.recording.replay import load_exchange, write_run
+from indelible.recording.storage import RecordStore
 from indelible.store.database.tables.chats import debug_attempts
 from indelible.testing import ManualClock
 
@@ -35,7 +35,7 @@ BOUND_BYTES = 2 * 1024 * 1024
 """A quarter of what the run holds."""
 
 
-async def write_long_run(chat: Driver, records: SqlRecords) -> RunRecord:
+async def write_long_run(chat: Driver, records: RecordStore) -> RunRecord:
     """A run of many steps, each an exchange with two large bodies; together they are four times the bound."""
     run = make_run(chat)
     body = "é" * (BODY_BYTES // 2)
@@ -45,7 +45,7 @@ async def write_long_run(chat: Driver, records: SqlRecords) -> RunRecord:
     return run
 
 
-async def load_tree(records: SqlRecords, run: RunRecord) -> RunTree:
+async def load_tree(records: RecordStore, run: RunRecord) -> RunTree:
     tree = await records.load_tree(run.chat_id, run.id)
     assert tree is not None
     return tree
@@ -76,7 +76,7 @@ def watch_memory() -> Iterator[Watch]:
 
 
 async def test_a_tree_is_the_run_without_what_was_said_and_says_how_much_that_is(
-    chat: Driver, records: SqlRecords, engine: AsyncEngine
+    chat: Driver, records: RecordStore, engine: AsyncEngine
 ) -> None:
     run = make_run(chat, status="error", model="demo-1", error="It failed.", ended_at=LATER)
     steps = [make_step(run, 1, status="completed", ended_at=LATER), make_step(run, 2, status="error", ended_at=LATER)]
@@ -101,7 +101,7 @@ async def test_a_tree_is_the_run_without_what_was_said_and_says_how_much_that_is
     assert await records.load_tree((await Driver(chat.store, engine).create()).id, run.id) is None
 
 
-async def test_a_run_is_found_by_its_id_alone_and_by_its_owner_only(chat: Driver, records: SqlRecords) -> None:
+async def test_a_run_is_found_by_its_id_alone_and_by_its_owner_only(chat: Driver, records: RecordStore) -> None:
     run, step, attempt = make_all(chat)
     await records.write([run, step, attempt])
     found = await records.find_tree(OWNER, run.id)
@@ -112,7 +112,7 @@ async def test_a_run_is_found_by_its_id_alone_and_by_its_owner_only(chat: Driver
     assert await records.find_tree(OWNER, "run_nope") is None
 
 
-async def test_an_exchange_is_loaded_alone_and_one_that_is_gone_is_none(chat: Driver, records: SqlRecords) -> None:
+async def test_an_exchange_is_loaded_alone_and_one_that_is_gone_is_none(chat: Driver, records: RecordStore) -> None:
     run = make_run(chat)
     exchanges = [make_attempt(run, 1, number, response_body=f"body {number}") for number in (1, 2)]
     await records.write([run, make_step(run), *exchanges])
@@ -128,7 +128,7 @@ async def test_an_exchange_is_loaded_alone_and_one_that_is_gone_is_none(chat: Dr
 # --- the document ---
 
 
-async def test_the_pieces_together_are_the_run_with_everything_in_it(chat: Driver, records: SqlRecords) -> None:
+async def test_the_pieces_together_are_the_run_with_everything_in_it(chat: Driver, records: RecordStore) -> None:
     odd = '"\\ \n\0 \x9b é 😀 ]}'
     for steps, attempts in ((0, 0), (1, 0), (1, 1), (3, 2)):
         run = make_run(chat, error=odd, status="error", ended_at=LATER)
@@ -140,13 +140,13 @@ async def test_the_pieces_together_are_the_run_with_everything_in_it(chat: Drive
 
         document = b"".join([piece async for piece in write_run(records, await load_tree(records, run))])
 
-        whole = await records.load_run(chat.id, run.id)
+        whole = await load_run(records, chat.id, run.id)
         assert msgspec.json.decode(document, type=WholeRun) == whole
         assert json.loads(document) == json.loads(msgspec.json.encode(whole))
         assert document.count(b"\n") == 1 + len(told), "a line each"
 
 
-async def test_a_document_of_a_run_that_is_deleted_meanwhile_has_no_end(chat: Driver, records: SqlRecords) -> None:
+async def test_a_document_of_a_run_that_is_deleted_meanwhile_has_no_end(chat: Driver, records: RecordStore) -> None:
     run = make_run(chat)
     await records.write([run, *(make_step(run, step) for step in (1, 2)), make_attempt(run, 1), make_attempt(run, 2)])
     pieces = write_run(records, await load_tree(records, run))
@@ -158,7 +158,9 @@ async def test_a_document_of_a_run_that_is_deleted_meanwhile_has_no_end(chat: Dr
         msgspec.json.decode(b"".join(seen))
 
 
-async def test_what_comes_while_a_run_is_written_does_not_break_the_document(chat: Driver, records: SqlRecords) -> None:
+async def test_what_comes_while_a_run_is_written_does_not_break_the_document(
+    chat: Driver, records: RecordStore
+) -> None:
     run, step, exchange = make_all(chat)
     await records.write([run, step, exchange])
     pieces = write_run(records, await load_tree(records, run))
@@ -171,7 +173,7 @@ async def test_what_comes_while_a_run_is_written_does_not_break_the_document(cha
 
 
 async def test_nothing_in_the_database_is_held_for_a_slow_reader(
-    chat: Driver, records: SqlRecords, engine: AsyncEngine
+    chat: Driver, records: RecordStore, engine: AsyncEngine
 ) -> None:
     run, step, exchange = make_all(chat)
     await records.write([run, step, exchange, replace(exchange, number=2)])
@@ -182,7 +184,7 @@ async def test_nothing_in_the_database_is_held_for_a_slow_reader(
 # --- a long run ---
 
 
-async def test_a_run_of_many_large_steps_is_read_in_little_memory(chat: Driver, records: SqlRecords) -> None:
+async def test_a_run_of_many_large_steps_is_read_in_little_memory(chat: Driver, records: RecordStore) -> None:
     run = await write_long_run(chat, records)
     read_bytes = 0
     with watch_memory() as watch:
@@ -192,7 +194,7 @@ async def test_a_run_of_many_large_steps_is_read_in_little_memory(chat: Driver, 
     assert watch.peak_bytes < BOUND_BYTES
 
 
-async def test_a_tree_of_a_large_run_is_small(chat: Driver, records: SqlRecords) -> None:
+async def test_a_tree_of_a_large_run_is_small(chat: Driver, records: RecordStore) -> None:
     run, step, _ = make_all(chat)
     body = "x" * (2 * BOUND_BYTES)
     await records.write([run, step, make_attempt(run, request_body=body, started_at=NOON)])
@@ -206,7 +208,7 @@ async def test_what_looks_like_a_key_is_kept_as_it_was_and_hidden_from_whoever_r
     chat: Driver, engine: AsyncEngine
 ) -> None:
     """The list, the tree, one exchange and the export: there is no way to a record that goes around it."""
-    records = SqlRecords(get_database(engine))
+    records = RecordStore(get_database(engine))
     error, body = "Not with sk-canarycanary.", '{"text": "use Bearer canarycanarycanary, and then"}'
     run, step, attempt = make_all(chat, status="error", error=error, ended_at=LATER)
     said = {"request_body": body, "response_body": body, "request_headers": {"x-note": error}, "error": error}
@@ -214,7 +216,7 @@ async def test_what_looks_like_a_key_is_kept_as_it_was_and_hidden_from_whoever_r
     tree = await load_tree(records, run)
     pieces: list[bytes] = []
     await keep_reading(write_run(records, tree), pieces)
-    shown = [repr(await records.list_runs(chat.id)), repr(tree), repr(await records.load_run(chat.id, run.id))]
+    shown = [repr(await records.list_runs(chat.id)), repr(tree), repr(await load_run(records, chat.id, run.id))]
     for text in (*shown, b"".join(pieces).decode()):
         assert "canary" not in text
         assert "Not with [redacted]." in text

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from sqlalchemy import Select, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from tests.databases import EMPTY, FREE, execute
-from tests.recording.recorded import NOON, count_rows
+from tests.recording.recorded import NOON, count_rows, load_run
 from tests.store.driver import Driver, settle_in
 from tests.support.engine import close_databases, get_database, open_engine
 
@@ -30,7 +30,7 @@ from indelible.errors import NotFound
 from indelible.ids import new_id
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.recording.storage.sql_records import SqlRecords
+from indelible.recording.storage import RecordStore
 from indelible.store.database import postgres as product
 from indelible.store.database.tables.chats import chats, debug_attempts, debug_runs, events
 from indelible.store.journal.append import JournalRow
@@ -63,7 +63,7 @@ def make_story(chat_id: str, **fields: Any) -> list[Record]:
 def make_store(engine: AsyncEngine) -> SqlStore:
     """As the program composes it: a chat that is deleted loses its records first."""
     store = SqlStore(get_database(engine))
-    store.before_delete = partial(SqlRecords(get_database(engine)).forget_chat, clock=SystemClock())
+    store.before_delete = partial(RecordStore(get_database(engine)).forget_chat, clock=SystemClock())
     return store
 
 
@@ -99,7 +99,7 @@ async def wait_until(connection: AsyncConnection, *, waiting: int) -> None:
 
 async def test_records_are_written_while_somebody_works_on_the_chat(postgres: AsyncEngine) -> None:
     chat = await Driver(make_store(postgres), postgres).create()
-    records = SqlRecords(chat.store.database)
+    records = RecordStore(chat.store.database)
     run, *rest = make_story(chat.id, worker_id="dead")
     assert isinstance(run, RunRecord)
     async with locked(postgres, select(chats.c.id), key_share=True) as at, asyncio.timeout(DEADLINE_S):
@@ -114,7 +114,7 @@ async def test_records_are_written_while_somebody_works_on_the_chat(postgres: As
 
 async def test_a_command_does_not_wait_for_records_that_are_being_written(postgres: AsyncEngine) -> None:
     chat = await (await Driver(make_store(postgres), postgres).create()).work()
-    records = SqlRecords(chat.store.database)
+    records = RecordStore(chat.store.database)
     story = make_story(chat.id)
     await records.write(story)
     async with asyncio.TaskGroup() as tasks, locked(postgres, select(debug_runs.c.id)) as at:
@@ -133,7 +133,7 @@ async def test_a_command_does_not_wait_for_records_that_are_being_written(postgr
 async def test_what_is_written_during_a_deletion_goes_with_the_chat_and_the_rest_is_kept(postgres: AsyncEngine) -> None:
     store = make_store(postgres)
     gone, other = [await Driver(store, postgres).create() for _ in range(2)]
-    records = SqlRecords(store.database)
+    records = RecordStore(store.database)
     left = make_story(gone.id)
     await records.write(left)
     async with (
@@ -156,9 +156,9 @@ async def test_what_is_written_during_a_deletion_goes_with_the_chat_and_the_rest
 async def test_a_chat_is_deleted_as_soon_as_its_records_are_written(postgres: AsyncEngine) -> None:
     chat = await Driver(make_store(postgres), postgres).create()
     story = make_story(chat.id)
-    await SqlRecords(chat.store.database).write(story)
+    await RecordStore(chat.store.database).write(story)
     async with asyncio.TaskGroup() as tasks, locked(postgres, select(debug_runs.c.id)) as at:
-        tasks.create_task(SqlRecords(chat.store.database).write([*story, *make_story(chat.id)]))
+        tasks.create_task(RecordStore(chat.store.database).write([*story, *make_story(chat.id)]))
         await wait_until(at, waiting=1)
         tasks.create_task(chat.do(c.Delete()))
         await wait_until(at, waiting=2)
@@ -168,7 +168,7 @@ async def test_a_chat_is_deleted_as_soon_as_its_records_are_written(postgres: As
 
 async def test_whoever_ends_or_forgets_runs_passes_over_those_that_are_being_written(postgres: AsyncEngine) -> None:
     chat = await Driver(make_store(postgres), postgres).create()
-    records = SqlRecords(chat.store.database)
+    records = RecordStore(chat.store.database)
     busy, free = make_story(chat.id, worker_id="dead"), make_story(chat.id, worker_id="dead")
     await records.write([*busy, *free])
     assert isinstance(busy[0], RunRecord)
@@ -186,7 +186,7 @@ async def test_what_is_written_to_a_run_that_is_being_forgotten_is_left_out_and_
     postgres: AsyncEngine,
 ) -> None:
     chat = await Driver(make_store(postgres), postgres).create()
-    records = SqlRecords(chat.store.database)
+    records = RecordStore(chat.store.database)
     old, young = make_story(chat.id, started_at=NOON - timedelta(days=1)), make_story(chat.id)
     await records.write(old)
     async with asyncio.TaskGroup() as tasks, locked(postgres, select(debug_attempts.c.run_id)) as at:
@@ -207,7 +207,7 @@ async def test_everything_at_once_fails_nothing_and_leaves_nothing_open(engine: 
     """Two workers write, one of them dead, while runs are ended and forgotten and chats are used and deleted."""
     await settle_in(engine)
     store = make_store(engine)
-    records = SqlRecords(store.database)
+    records = RecordStore(store.database)
     runs: list[RunRecord] = []
 
     async def tell(chat: Driver, worker_id: str) -> None:
@@ -249,7 +249,7 @@ async def test_everything_at_once_fails_nothing_and_leaves_nothing_open(engine: 
         left = await records.list_runs(pair[0].id)
         assert len(left) == 2, "the old one is forgotten"
         for line in left:
-            whole = await records.load_run(pair[0].id, line.id)
+            whole = await load_run(records, pair[0].id, line.id)
             assert whole is not None
             assert whole.status != "in_progress"
             assert {step.status for step in whole.steps} <= {"completed", "error"}

@@ -1,4 +1,4 @@
-"""Bodies that are no streams: judged at their close, drained if that can tell more, kept in part if large (S39)."""
+"""Bodies that are no streams: judged at their close, kept in part if large (S39)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from tests.recording.answers import JSON, Answer, Broken, Waiting, only, read_all, record
 
-from indelible.recording.body import HEAD_BYTES, TAIL_BYTES
-from indelible.recording.http import MAX_DRAIN_BYTES
+from indelible.recording.exchange import HEAD_BYTES, TAIL_BYTES
 
 CASES: list[tuple[str, dict[str, Any], int | None, str | None]] = [
     # what it is, the answer, how many reads (None: to the end), the error
@@ -33,10 +32,10 @@ CASES: list[tuple[str, dict[str, Any], int | None, str | None]] = [
     ("compressed, its length read", {"script": [b"ab", b"c"], "headers": {"content-length": "2",
      "content-encoding": "br"}, "content_type": "a/b"}, 1, "unexpected end"),
     ("a document, end not seen", {"script": [b'{"a":1}']}, 1, None),
-    ("a document, spaces follow", {"script": [b'{"a":1}', b" \r\n"]}, 1, None),
-    ("a document, more follows", {"script": [b'{"a":1}', b"{}"]}, 1, "unexpected end"),
-    ("a document, an error follows", {"script": [b'{"a":1}', Broken("late")]}, 1, None),
-    ("half a document, the rest follows", {"script": [b'{"a":', b"1}"]}, 1, "unexpected end"),
+    ("a document, spaces are not read", {"script": [b'{"a":1}', b" \r\n"]}, 1, None),
+    ("a document, more is not read", {"script": [b'{"a":1}', b"{}"]}, 1, None),
+    ("a document, an error is not read", {"script": [b'{"a":1}', Broken("late")]}, 1, None),
+    ("half a document, the rest is not read", {"script": [b'{"a":', b"1}"]}, 1, "unexpected end"),
     ("text, end not seen", {"script": [b"hello"], "content_type": "text/plain"}, 1, "unexpected end"),
     ("nothing read", {"script": [b"{}"]}, 0, "unexpected end"),
     ("HEAD", {"method": "HEAD", "headers": {"content-length": "100"}}, 0, None),
@@ -78,49 +77,15 @@ async def test_s39_a_close_error_makes_it_failed_whatever_was_read(reads: int) -
     assert (only(log).status, only(log).error) == ("failed", "no goodbye")
 
 
-# --- draining ---
+# --- reading nothing of its own ---
 
 
-async def test_a_drain_does_not_wait_for_what_has_not_arrived() -> None:
-    answer = Waiting(b"{}")
-    response, log = record(answer)
-    await response.read()
-    await response.aclose()
-
-    assert (answer.waits, answer.closed) == (["begun", "left"], 1)
-    assert only(log).status == "completed"
-
-
-async def test_a_drain_takes_no_more_than_its_limit() -> None:
-    answer = Answer(b"{}", *[b" " * 4096] * 100, content_type=JSON)
-    response, log = record(answer)
-    await response.read()
-    await response.aclose()
-
-    assert (100 - len(answer.script)) * 4096 == MAX_DRAIN_BYTES
-    assert only(log).status == "completed"
-
-
-async def test_what_was_drained_is_there_for_a_reader_that_comes_after_the_close() -> None:
-    error = Broken("late")
-    response, _ = record(Answer(b"{}", b" ", b"\n", error, b"{", content_type=JSON))
-    await response.read()
-    await response.aclose()
-
-    assert [await response.read(), await response.read()] == [b" ", b"\n"]
-    with pytest.raises(Broken) as caught:
-        await response.read()
-    assert caught.value is error
-    assert [await response.read(), await response.read()] == [b"{", b""]
-
-
-async def test_only_a_document_that_may_be_complete_is_drained() -> None:
+async def test_a_close_reads_nothing_that_the_caller_did_not_read() -> None:
     for answer in (
+        Answer(b"{}", b" ", content_type=JSON),
         Answer(b"{", b"}", content_type=JSON),
         Answer(b"{}", b"\n", content_type=JSON, headers={"content-length": "3"}),
         Answer(b"{}", b"\n", content_type="text/plain"),
-        Answer(b"{}", b"\n", content_type="application/x-ndjson"),
-        Answer(b"{}", b"\n", content_type="application/stream+json"),
     ):
         response, _ = record(answer)
         await response.read()
@@ -128,7 +93,7 @@ async def test_only_a_document_that_may_be_complete_is_drained() -> None:
         assert len(answer.script) == 1
 
 
-async def test_a_body_is_not_drained_while_somebody_reads_it() -> None:
+async def test_a_document_is_complete_though_its_end_has_not_arrived() -> None:
     answer = Waiting(b"{}")
     response, log = record(answer)
     await response.read()
@@ -136,7 +101,8 @@ async def test_a_body_is_not_drained_while_somebody_reads_it() -> None:
     await answer.is_waiting.wait()
     await response.aclose()
 
-    assert answer.waits == ["begun"]
+    assert (answer.waits, answer.closed) == (["begun"], 1)
+    assert only(log).status == "completed"
     reader.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reader

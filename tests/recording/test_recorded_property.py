@@ -12,8 +12,16 @@ from tests.recording.answers import Answer, Broken, only
 from indelible.models.http.hooks import HttpResponse
 from indelible.recording import ExchangeLog, wrap
 
-STREAMS = ["text/event-stream", "Text/Event-Stream; charset=utf-8", "application/x-ndjson"]
-TYPES = [*STREAMS, "application/json", "application/problem+json", "text/plain", "application/octet-stream", ""]
+STREAMS = ["text/event-stream", "Text/Event-Stream; charset=utf-8"]
+TYPES = [
+    *STREAMS,
+    "application/x-ndjson",
+    "application/json",
+    "application/problem+json",
+    "text/plain",
+    "application/octet-stream",
+    "",
+]
 BODIES = st.one_of(
     st.sampled_from([b"", b"{}", b'{"a": [1, 2.5, null]}', b"[1]\n", b'"text"', b'{"a":', b"{}{}", b"data: x\n\n"]),
     st.text("ab \n", max_size=60).map(str.encode),

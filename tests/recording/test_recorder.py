@@ -35,7 +35,7 @@ from indelible.errors import ModelFailed
 from indelible.models.http.hooks import HttpRequest, recording
 from indelible.models.protocol import Call, ModelTraits
 from indelible.recording.run import RecordedRun
-from indelible.recording.storage.sql_records import GONE, REPLACED
+from indelible.recording.storage import GONE, REPLACED
 from indelible.testing import ManualClock, SimulatedProvider, parts
 from indelible.testing.model import Script, Step
 from indelible.testing.provider import WireName

@@ -14,17 +14,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.recording.answers import JSON, Answer, read_all
 from tests.recording.recording_harness import RecordingHarness, count_drops, has_exchange, outline_run, say
 
-from indelible.api.records import Record, RunRecord, StepRecord
+from indelible.api.records import Record
 from indelible.app.chat import Chat
 from indelible.clock import SystemClock
 from indelible.errors import StoreFailed
-from indelible.ids import new_id
 from indelible.models.http.hooks import HttpRequest, recording
-from indelible.recording.body import NOT_REDACTED, Kept, RecordedBody
-from indelible.recording.exchange_log import ExchangeRecord
 from indelible.recording.recorder import MAX_WAITING, MAX_WAITING_BYTES, MAX_WAITING_SMALL, DebugRecorder
 from indelible.recording.run import MAX_HELD_BYTES, RecordedRun
-from indelible.recording.storage.protocol import RecordStore
+from indelible.recording.storage import RecordStore
 from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
 from indelible.testing import ManualClock
 from indelible.testing.provider.faults import Status
@@ -367,31 +364,23 @@ async def test_a_recorder_that_breaks_anywhere_harms_no_reply_and_is_counted(
     assert at > 5
 
 
-def make_attempt(body: RecordedBody) -> ExchangeRecord:
-    now = SystemClock().now()
-    fields: dict[str, Any] = {"number": 1, "status": "completed", "error": None, "method": "POST", "url": ""}
-    fields |= {"request_headers": {}, "response_headers": {}, "status_code": 200, "request": body, "response": body}
-    return ExchangeRecord(**fields, started_at=now, answered_at=now, ended_at=now)
-
-
-async def test_a_body_that_can_not_be_redacted_is_not_kept_and_the_rest_is(engine: AsyncEngine) -> None:
-    no_bytes: Any = "sk-canarycanary"
-    bugs: list[Exception] = []
+@pytest.mark.may_log("An exchange could not be redacted")
+async def test_what_can_not_be_redacted_is_not_kept_and_counted_and_the_rest_is_written(
+    engine: AsyncEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    no_texts: Any = {"x": 1}
     async with RecordingHarness(engine, []).opened() as harness:
         await harness.start_recording_worker()
         chat = await harness.create_chat(None)
-        ((worker_id, recorder),) = harness.recorders.items()
-        now = SystemClock().now()
-        run_id = new_id("run")
-        known: dict[str, Any] = {"status": "in_progress", "started_at": now}
-        recorder.put(RunRecord(id=run_id, chat_id=chat.id, turn_id=None, kind="turn", worker_id=worker_id, **known))
-        step = StepRecord(chat_id=chat.id, run_id=run_id, step=1, **known)
-        recorder.put(step)
-        recorder.put((step, make_attempt(RecordedBody(Kept(no_bytes, b"", 0), {}, on_bug=bugs.append))))
-        (run,) = await harness.wait_for_runs(chat, has_exchange)
-    (attempt,) = run.steps[0].attempts
-    assert (attempt.request_body, attempt.response_body) == (NOT_REDACTED, NOT_REDACTED)
-    assert len(bugs) == 1
+        with record(harness, chat) as run:
+            run.begin_step(1)
+            await read_all(begin_exchange(run, b"{}", Answer(b"data: {}\n\n", headers=no_texts)))
+            await exchange(run)
+        (found,) = await harness.wait_for_runs(chat, has_exchange)
+        await harness.wait_for_ended_runs(chat)
+    assert [attempt.number for attempt in found.steps[0].attempts] == [2]
+    assert count_drops(harness.metrics) == 1
+    assert "An exchange could not be redacted: " in caplog.text
 
 
 # --- threads ---

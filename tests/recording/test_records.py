@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.recording.recorded import LATER, NOON, count_rows, make_all, make_attempt, make_run, make_step
+from tests.recording.recorded import LATER, NOON, count_rows, load_run, make_all, make_attempt, make_run, make_step
 from tests.store.driver import Driver, dump
 from tests.support.engine import begin_write, get_database
 from tests.support.examples import count_examples
@@ -29,8 +29,7 @@ from indelible.api.records import Record, RunRecord, StepRecord
 from indelible.errors import NotAllowed
 from indelible.machine import commands as c
 from indelible.machine.commands import Delete
-from indelible.recording.storage.protocol import RecordStore
-from indelible.recording.storage.sql_records import GONE, REPLACED, SqlRecords
+from indelible.recording.storage import GONE, REPLACED, RecordStore
 from indelible.store.database.tables.chats import workers
 from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
@@ -64,7 +63,6 @@ KEPT_BY = {
         "It looks into each": "a_run_is_found_by_its_id_alone_and_by_its_owner_only",
     },
     "load_attempt": {"One exchange with what was said": "an_exchange_is_loaded_alone_and_one_that_is_gone_is_none"},
-    "load_run": {"A run with everything in it": "a_run_of_another_chat_is_none_of_this_one"},
     "close_dead": {
         "End the runs of workers": "what_a_dead_worker_left_open_is_ended_and_a_live_ones_is_not",
         "A live worker's runs": "what_a_dead_worker_left_open_is_ended_and_a_live_ones_is_not",
@@ -88,7 +86,7 @@ KEPT_BY = {
 
 async def see(records: RecordStore, run: RunRecord) -> tuple[str, str | None, datetime | None]:
     """How a run stands."""
-    found = await records.load_run(run.chat_id, run.id)
+    found = await load_run(records, run.chat_id, run.id)
     assert found is not None
     return found.status, found.error, found.ended_at
 
@@ -133,7 +131,7 @@ async def test_a_run_comes_back_as_it_was_written_with_everything_in_it(chat: Dr
     )
     await records.write([run, *steps, answered, refused])
 
-    whole = await records.load_run(chat.id, run.id)
+    whole = await load_run(records, chat.id, run.id)
 
     assert whole is not None
     assert RunRecord(**{name: getattr(whole, name) for name in RunRecord.__struct_fields__}) == run
@@ -149,7 +147,7 @@ async def test_exchanges_are_there_while_their_step_still_runs(chat: Driver, rec
     await records.write([step])
     await records.write([attempt])
     await records.write([make_attempt(run, number=2)])
-    whole = await records.load_run(chat.id, run.id)
+    whole = await load_run(records, chat.id, run.id)
     assert whole is not None
     assert (whole.status, whole.steps[0].status) == ("in_progress", "in_progress")
     assert [one.number for one in whole.steps[0].attempts] == [1, 2]
@@ -161,7 +159,7 @@ async def test_the_order_in_a_batch_does_not_matter_between_parents_and_children
     run, step, attempt = make_all(chat)
     over = replace(step, status="error", error="step", ended_at=LATER)
     await records.write([attempt, step, replace(run, status="interrupted", ended_at=LATER), over, run])
-    whole = await records.load_run(chat.id, run.id)
+    whole = await load_run(records, chat.id, run.id)
     assert whole is not None
     assert (whole.status, whole.steps[0].status, whole.steps[0].error) == ("interrupted", "error", "step")
     assert whole.steps[0].attempts == [attempt]
@@ -202,7 +200,7 @@ async def test_the_first_end_stands_whatever_comes_later(
 
     await records.write([replace(run, **too_late, model="demo-2"), replace(step, **too_late)])
 
-    whole = await records.load_run(chat.id, run.id)
+    whole = await load_run(records, chat.id, run.id)
     assert whole is not None
     assert (whole.status, whole.error, whole.ended_at, whole.model) == (end, "first", LATER, "demo-1")
     assert [(one.status, one.error, one.ended_at) for one in whole.steps] == [(end, "first", LATER)]
@@ -214,7 +212,7 @@ async def test_a_run_that_goes_on_may_learn_its_model_and_keeps_what_it_is(chat:
     other = replace(run, model="demo-1", kind="title", worker_id="dead", turn_id=None, started_at=LATER)
     await records.write([other])
     await records.write([run])
-    whole = await records.load_run(chat.id, run.id)
+    whole = await load_run(records, chat.id, run.id)
     assert whole is not None
     assert (whole.model, whole.kind, whole.worker_id) == ("demo-1", "turn", "live")
     assert (whole.turn_id, whole.started_at) == (chat.turn_id, NOON)
@@ -231,7 +229,7 @@ async def test_a_close_that_failed_is_added_to_an_exchange_that_keeps_its_body(
     await records.write([replace(close, response_headers=None, status_code=None)])
     for late in (attempt, replace(attempt, error="again"), replace(close, error=None)):
         await records.write([late])
-        whole = await records.load_run(chat.id, run.id)
+        whole = await load_run(records, chat.id, run.id)
         assert whole is not None
         (kept,) = whole.steps[0].attempts
         assert (kept.status, kept.error) == ("failed", "reset by peer")
@@ -242,7 +240,7 @@ async def test_a_later_record_of_a_completed_exchange_changes_nothing(chat: Driv
     run, step, attempt = make_all(chat)
     await records.write([run, step, attempt])
     await records.write([replace(attempt, response_body="other", error="other", ended_at=LATER + timedelta(1))])
-    whole = await records.load_run(chat.id, run.id)
+    whole = await load_run(records, chat.id, run.id)
     assert whole is not None
     assert whole.steps[0].attempts == [attempt]
 
@@ -257,13 +255,13 @@ async def test_a_step_that_is_open_when_its_run_ends_ends_as_the_run_did(
     await records.write([replace(run, status=end, error="told", ended_at=LATER)])
     await records.write([make_step(run, 3), make_attempt(run, 3)])
 
-    whole = await records.load_run(chat.id, run.id)
+    whole = await load_run(records, chat.id, run.id)
 
     assert whole is not None
     seen = [(one.status, one.error, one.ended_at) for one in whole.steps]
     assert seen == [(end, "told", LATER), ("completed", None, NOON), (end, "told", LATER)]
     assert len(whole.steps[2].attempts) == 1
-    beside = await records.load_run(chat.id, other.id)
+    beside = await load_run(records, chat.id, other.id)
     assert beside is not None
     assert (beside.status, beside.steps[0].status) == ("in_progress", "in_progress")
 
@@ -283,7 +281,7 @@ async def test_however_it_is_split_into_batches_a_story_ends_with_its_first_end(
         await records.write(story[:size])
         del story[:size]
     ends = [(status, str(number)) for number, status in enumerate(told) if status != "in_progress"]
-    whole = await records.load_run(chat.id, run.id)
+    whole = await load_run(records, chat.id, run.id)
     assert whole is not None
     (step,) = whole.steps
     assert (step.status, step.error) == (ends[0] if ends else ("in_progress", str(len(told) - 1)))
@@ -305,7 +303,7 @@ async def test_what_belongs_to_a_chat_that_is_gone_is_left_out_and_the_rest_is_w
     await records.write([*left, *kept, *make_all(gone)])
 
     assert await count_rows(engine) == [1, 1, 1]
-    assert await records.load_run(chat.id, kept[0].id) is not None
+    assert await load_run(records, chat.id, kept[0].id) is not None
     await records.write(left[1:])
     await records.write(left[2:])
     assert await count_rows(engine) == [1, 1, 1]
@@ -330,7 +328,7 @@ async def test_a_run_stays_in_its_chat(chat: Driver, records: RecordStore, engin
     await records.write([elsewhere, step, attempt, make_attempt(elsewhere)])
     assert await see(records, run) == ("in_progress", None, None)
     assert await see(records, elsewhere) == ("completed", None, LATER)
-    whole = [await records.load_run(each.chat_id, each.id) for each in (run, elsewhere)]
+    whole = [await load_run(records, each.chat_id, each.id) for each in (run, elsewhere)]
     assert [each and [len(step.attempts) for step in each.steps] for each in whole] == [[1], []]
 
 
@@ -365,7 +363,7 @@ async def test_no_text_fails_a_write(chat: Driver, records: RecordStore, odd: st
         response_body=odd,
     )
     await records.write([run, step, attempt])
-    whole = await records.load_run(chat.id, run.id)
+    whole = await load_run(records, chat.id, run.id)
     assert whole is not None
     (kept,) = whole.steps[0].attempts
     said = odd.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -377,8 +375,8 @@ async def test_no_text_fails_a_write(chat: Driver, records: RecordStore, odd: st
 async def test_no_name_fails_a_question(chat: Driver, records: RecordStore, odd: str) -> None:
     await records.write(make_all(chat))
     assert await records.list_runs(odd) == []
-    assert await records.load_run(chat.id, odd) is None
-    assert await records.load_run(odd, odd) is None
+    assert await load_run(records, chat.id, odd) is None
+    assert await load_run(records, odd, odd) is None
     assert await records.find_tree(odd, odd) is None
     assert await records.load_attempt(odd, odd, 1, 1) is None
     assert len(await records.list_runs(chat.id, before=odd)) in {0, 1}
@@ -394,8 +392,8 @@ async def test_a_run_of_another_chat_is_none_of_this_one(
     other = await Driver(chat.store, engine).create()
     run = make_run(other)
     await records.write([run])
-    assert await records.load_run(chat.id, run.id) is None
-    assert await records.load_run(other.id, run.id) is not None
+    assert await load_run(records, chat.id, run.id) is None
+    assert await load_run(records, other.id, run.id) is not None
     assert await records.list_runs(chat.id) == []
 
 
@@ -442,7 +440,7 @@ async def test_what_a_dead_worker_left_open_is_ended_and_a_live_ones_is_not(
     assert await records.close_dead(lease_timeout_s=8) == 4
 
     for run, _, attempt in left:
-        whole = await records.load_run(chat.id, run.id)
+        whole = await load_run(records, chat.id, run.id)
         assert whole is not None
         assert (whole.status, whole.error) == ("error", GONE)
         assert (whole.steps[0].status, whole.steps[0].error) == ("error", GONE)
@@ -450,7 +448,7 @@ async def test_what_a_dead_worker_left_open_is_ended_and_a_live_ones_is_not(
         assert whole.ended_at is not None
         assert started < whole.ended_at < started + timedelta(seconds=120), "by the database's clock"
         assert whole.steps[0].ended_at == whole.ended_at
-    whole = await records.load_run(chat.id, left[0][0].id)
+    whole = await load_run(records, chat.id, left[0][0].id)
     assert whole is not None
     assert (whole.steps[1].status, whole.steps[1].ended_at) == ("completed", LATER)
     changed = {str(row) for row in await dump(engine)} - {str(row) for row in before}
@@ -480,7 +478,7 @@ async def test_an_end_that_the_dead_one_tells_later_is_too_late(chat: Driver, re
     await records.close_dead(lease_timeout_s=8)
     ended: dict[str, Any] = {"status": "completed", "ended_at": LATER}
     await records.write([replace(run, **ended), replace(step, **ended), attempt])
-    whole = await records.load_run(chat.id, run.id)
+    whole = await load_run(records, chat.id, run.id)
     assert whole is not None
     assert (whole.status, whole.steps[0].status) == ("error", "error")
     assert whole.steps[0].attempts == [attempt], "what was exchanged is kept"
@@ -500,7 +498,7 @@ async def test_a_run_ends_what_dead_workers_left_open_before_it_in_its_chat_only
     assert await records.close_earlier({chat.id: now[0].id}, lease_timeout_s=8) == 3
 
     for run, _, attempt in left:
-        whole = await records.load_run(chat.id, run.id)
+        whole = await load_run(records, chat.id, run.id)
         assert whole is not None
         assert (whole.status, whole.error, whole.steps[0].status) == ("error", REPLACED, "error")
         assert whole.steps[0].ended_at == whole.ended_at
@@ -565,7 +563,7 @@ async def test_runs_that_began_too_long_ago_are_forgotten_with_all_that_is_in_th
 
 
 async def test_r12_forgetting_goes_in_short_transactions(
-    chat: Driver, records: SqlRecords, engine: AsyncEngine
+    chat: Driver, records: RecordStore, engine: AsyncEngine
 ) -> None:
     """A large run goes piece by piece. With no time for more than one piece each is a transaction of its own."""
     large = make_run(chat, started_at=NOON - timedelta(days=2))
@@ -589,7 +587,7 @@ async def test_r12_forgetting_goes_in_short_transactions(
 
 
 async def test_r12_a_chat_that_is_deleted_loses_its_records_first_and_piece_by_piece(
-    chat: Driver, records: SqlRecords, engine: AsyncEngine
+    chat: Driver, records: RecordStore, engine: AsyncEngine
 ) -> None:
     other = await Driver(SqlStore(get_database(engine)), engine).create()
     large = make_run(chat)

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.recording.recorded import LATER, count_rows, make_all, make_attempt, make_run, make_step
+from tests.recording.recorded import LATER, count_rows, load_run, make_all, make_attempt, make_run, make_step
 from tests.store.driver import Driver
 from tests.store.statements import observed
 from tests.support.engine import OpenDatabase, get_database, is_sqlite
 
 from indelible.api.records import Record
-from indelible.recording.storage.protocol import RecordStore
-from indelible.recording.storage.sql_records import SqlRecords
+from indelible.recording.storage import RecordStore
 from indelible.store.database.address import parse_address
 from indelible.store.database.errors import DatabaseUnusable
 from indelible.store.database.open import open_database
@@ -46,7 +45,7 @@ async def test_what_the_database_refuses_costs_nothing_but_itself_and_what_hangs
     chat: Driver, engine: AsyncEngine, what: str, left: list[int], place: int
 ) -> None:
     other = await Driver(chat.store, engine).create()
-    records = SqlRecords(chat.store.database)
+    records = RecordStore(chat.store.database)
     begun = [make_all(one) for one in (chat, other) * 10]
     ended = [replace(run, status="completed", ended_at=LATER) for run, _, _ in begun]
     stories: list[Sequence[Record]] = [*begun, ended]
@@ -57,7 +56,7 @@ async def test_what_the_database_refuses_costs_nothing_but_itself_and_what_hangs
 
     assert await count_rows(engine) == [20 + more for more in left]
     for run in ended:
-        whole = await records.load_run(run.chat_id, run.id)
+        whole = await load_run(records, run.chat_id, run.id)
         assert whole is not None
         assert (whole.status, whole.steps[0].status, len(whole.steps[0].attempts)) == ("completed", "completed", 1)
     assert await records.write(told) == 1
@@ -70,7 +69,7 @@ async def test_several_that_are_refused_are_all_counted_and_told_of_without_a_wo
     run, step, exchange = make_all(chat)
     bad = [replace(exchange, number=-number, response_body="a secret") for number in range(9)]
     assert await records.write([run, step, *bad[:5], exchange, *bad[5:]]) == 9
-    whole = await records.load_run(chat.id, run.id)
+    whole = await load_run(records, chat.id, run.id)
     assert whole is not None
     assert whole.steps[0].attempts == [exchange]
     why = "IntegrityError" if is_sqlite(engine) else "CheckViolationError"
@@ -106,7 +105,7 @@ async def test_a_database_that_takes_nothing_is_told_and_what_was_told_is_writte
 ) -> None:
     alone = await open_alone(database)
     try:
-        records = SqlRecords(alone)
+        records = RecordStore(alone)
         run, step, exchange = make_all(chat)
         exchange = replace(exchange, response_body="x" * 100_000)
         await execute(alone, "PRAGMA max_page_count=1", "SET default_transaction_read_only=ON")
@@ -114,7 +113,7 @@ async def test_a_database_that_takes_nothing_is_told_and_what_was_told_is_writte
             await records.write([run, step, exchange])
         await execute(alone, f"PRAGMA max_page_count={1 << 30}", "SET default_transaction_read_only=OFF")
         assert await records.write([run, step, exchange]) == 0
-        whole = await records.load_run(chat.id, run.id)
+        whole = await load_run(records, chat.id, run.id)
         assert whole is not None
         assert whole.steps[0].attempts == [exchange]
     finally:
@@ -146,6 +145,6 @@ async def test_a_part_of_a_story_and_then_all_of_it_is_all_of_it(chat: Driver, r
         story = tell(number)
         await records.write(story[:number])
         await records.write(story)
-        whole = await records.load_run(chat.id, f"run_{number}")
+        whole = await load_run(records, chat.id, f"run_{number}")
         seen.add(str(whole).replace(f"run_{number}", "run"))
     assert len(seen) == 1

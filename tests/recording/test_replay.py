@@ -22,9 +22,9 @@ from indelible.api.records import AttemptRecord
 from indelible.content import Block, Part, Text, ToolResult, ToolSpec
 from indelible.errors import Invalid
 from indelible.models.http.hooks import recording as recording_now
-from indelible.recording import ExchangeLog, ExchangeLogHook, ExchangeRecord
+from indelible.recording import ExchangeLog, ExchangeRecord
 from indelible.recording.replay import Recording, Replayed, ReplayedModel, make_recording, replay
-from indelible.redaction.patterns import redact_keys
+from indelible.redaction.secrets import redact_keys
 from indelible.testing import ManualClock, RecordedModel, SimulatedProvider, parts
 from indelible.testing.model import Script
 from indelible.testing.provider import WireName
@@ -46,8 +46,8 @@ KEY = "sk-canarycanary"
 
 def to_record(attempt: ExchangeRecord) -> AttemptRecord:
     """The exchange as it is read from a database: what looks like a key is hidden then."""
-    known = {name: value for name, value in asdict(attempt).items() if name in AttemptRecord.__struct_fields__}
-    bodies = {"request_body": attempt.request_body, "response_body": redact_keys(attempt.response_body)}
+    known = {name: getattr(attempt, name) for name in AttemptRecord.__struct_fields__ if hasattr(attempt, name)}
+    bodies = {"response_body": redact_keys(attempt.response_body)}
     place: dict[str, Any] = {"chat_id": "chat_1", "run_id": "run_1", "step": 1}
     return AttemptRecord(**{**known, **bodies}, **place, head_at=attempt.answered_at)
 
@@ -56,7 +56,7 @@ async def record(wire: WireName, provider: SimulatedProvider, **more: Any) -> tu
     """One turn, and what was recorded of each of its exchanges."""
     log = ExchangeLog()
     async with find_model_at(wire, provider) as model:
-        before = recording_now.set(ExchangeLogHook(log))
+        before = recording_now.set(log)
         try:
             turn = await run_turn(model, **more)
         finally:

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.recording.canaries import ADDRESSES, KESTREL, NAMES, ORDINARY
 
-from indelible.redaction.headers import MAX_LINE_CHARS, redact_headers, redact_line
-from indelible.redaction.known import KnownSecrets
-from indelible.redaction.patterns import REDACTED
+from indelible.redaction.redact import MAX_LINE_CHARS, redact_headers, redact_line
+from indelible.redaction.secrets import REDACTED, KnownSecrets
 
 
 @pytest.mark.parametrize("change", [str.lower, str.upper, str.title])

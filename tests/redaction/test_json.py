@@ -10,11 +10,16 @@ import pytest
 from tests.recording.canaries import KESTREL, NAMES, ORDINARY, ORDINARY_NAMES
 from tests.support.examples import is_thorough
 
-from indelible.recording.body import RecordedBody, keep_body
-from indelible.redaction.bodies import KEPT_BYTES, MAX_WHOLE_BYTES
-from indelible.redaction.json import TOO_DEEP, redact_document, redact_json, shorten_document
-from indelible.redaction.known import KnownSecrets
-from indelible.redaction.patterns import REDACTED
+from indelible.recording.exchange import keep_body
+from indelible.redaction.redact import (
+    KEPT_BYTES,
+    MAX_WHOLE_BYTES,
+    TOO_DEEP,
+    redact_document,
+    redact_json,
+    shorten_document,
+)
+from indelible.redaction.secrets import REDACTED, KnownSecrets
 
 USAGE = {
     "input_tokens": 12,
@@ -125,14 +130,10 @@ def test_a_document_that_is_too_deep_to_be_read_becomes_one_that_says_so() -> No
 IMAGE = b64encode(bytes(range(256)) * 4000).decode()
 
 
-def fail(bug: Exception) -> None:
-    raise bug
-
-
 def keep(body: bytes, known: KnownSecrets | None = None) -> str:
     """The text of a request's body in a record."""
     headers = {"content-type": "application/json"}
-    text = RecordedBody(keep_body(body), headers, on_bug=fail, known=known or KnownSecrets()).text
+    text = keep_body(body).redact(headers, known or KnownSecrets())
     assert len(text.encode()) <= KEPT_BYTES
     assert KESTREL not in text.lower()
     return text
@@ -221,9 +222,9 @@ def test_what_is_no_json_is_replaced_however_large_it_is() -> None:
         assert keep(body) == f"[not a JSON document that could be read, {len(body):,} bytes]"
 
 
-def test_a_record_says_how_many_bytes_it_holds_on_to() -> None:
+def test_of_a_request_no_more_is_held_than_its_document_needs() -> None:
     for body, held_bytes in ((b"{}", 2), (b"[" + b" " * 2**20, 2**20 + 1), (b"a" * 2**20, KEPT_BYTES)):
-        recorded = RecordedBody(keep_body(body), {}, on_bug=fail)
-        assert recorded.size_bytes == held_bytes
+        kept = keep_body(body)
+        assert len(kept.head) + len(kept.tail) == held_bytes
     document = b"[" + b" " * 2**20
     assert keep_body(document).head is document

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indelible.redaction.known import KnownSecrets
-from indelible.redaction.patterns import REDACTED
+from indelible.redaction.secrets import REDACTED, KnownSecrets
 
 KESTREL_KEY = "kestrel+of/no-known=look"
 ESCAPED = KESTREL_KEY.replace("+", "\\u002B").replace("/", "\\u002F").replace("=", "\\u003D")

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.recording.canaries import CANARY, LOOKS, NAMES, ORDINARY, ORDINARY_NAMES
 
-from indelible.redaction.patterns import (
+from indelible.redaction.secrets import (
     NAME_PARTS,
     REDACTED,
     is_secret_header,

@@ -21,7 +21,7 @@ from indelible.files.bytes import DatabaseBytes
 from indelible.files.sql_files import SqlFiles
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.recording.storage.sql_records import SqlRecords
+from indelible.recording.storage import RecordStore
 from indelible.store.commands.apply.texts import CONTINUE, NOTICES
 from indelible.store.database.tables.chats import chats, drafts, events, messages, tool_runs, turns
 from indelible.store.database.tables.files import file_chunks, file_uses, files
@@ -143,7 +143,7 @@ async def test_deleting_a_chat_removes_every_row_of_it_and_nothing_else(
         await connection.execute(insert(drafts).values(user_id=OWNER, chat_id=doomed.id, content=b"[]", updated_at=NOW))
     begun: dict[str, Any] = {"status": "in_progress", "started_at": NOW}
     run = RunRecord(id="run_1", chat_id=doomed.id, turn_id=None, kind="turn", worker_id="live", **begun)
-    await SqlRecords(store.database).write([run, StepRecord(chat_id=run.chat_id, run_id=run.id, step=1, **begun)])
+    await RecordStore(store.database).write([run, StepRecord(chat_id=run.chat_id, run_id=run.id, step=1, **begun)])
     assert (await doomed.do(c.Delete())).status is None
     assert await SqlFiles(store.database, [DatabaseBytes(store.database)]).sweep() == 1
     assert await dump(engine) == before

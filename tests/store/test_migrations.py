@@ -28,7 +28,7 @@ import indelible
 from indelible.api.records import RunRecord
 from indelible.content import File, Text, TextDelta, Usage, encode
 from indelible.machine.commands import Delete, Send, SwitchBranch, UpdateChat
-from indelible.recording.storage.sql_records import SqlRecords
+from indelible.recording.storage import RecordStore
 from indelible.store.commands.totals import Totals
 from indelible.store.database import postgres
 from indelible.store.database.errors import DatabaseUnusable, SchemaTooNew
@@ -242,10 +242,10 @@ async def test_the_upgrade_to_0004_lets_chats_of_before_be_recorded(new_database
     assert (await store.view("c")).debug == "all"
     at = datetime(2026, 11, 15, tzinfo=UTC)
     run = RunRecord(id="r", chat_id="c", turn_id=None, kind="title", status="in_progress", worker_id="w", started_at=at)
-    await SqlRecords(store.database).write([run])
-    assert [found.id for found in await SqlRecords(store.database).list_runs("c")] == ["r"]
+    await RecordStore(store.database).write([run])
+    assert [found.id for found in await RecordStore(store.database).list_runs("c")] == ["r"]
     await store.execute("c", Delete())
-    assert await SqlRecords(store.database).list_runs("c") == []
+    assert await RecordStore(store.database).list_runs("c") == []
     await close(engine)
 
 

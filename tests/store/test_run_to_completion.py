@@ -26,6 +26,7 @@ import asyncpg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.databases import execute
+from tests.recording.recorded import load_run
 from tests.store.driver import SAID_AT, Driver, settle_in
 from tests.support.engine import OpenDatabase
 from tests.support.stored import load_journal, load_ledger
@@ -37,7 +38,7 @@ from indelible.content import TextDelta, encode
 from indelible.errors import NotFound
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.recording.storage.sql_records import SqlRecords
+from indelible.recording.storage import RecordStore
 from indelible.store.database.address import parse_address
 from indelible.store.database.migrate import HEAD, load_revision, migrate
 from indelible.store.database.open import open_database
@@ -317,7 +318,7 @@ async def test_debug_records_are_written_wholly_or_not_at_all(
     watcher: Watcher, place: Place, engine: AsyncEngine
 ) -> None:
     chat = await Driver(place.store, engine).create()
-    records = SqlRecords(chat.store.database)
+    records = RecordStore(chat.store.database)
     number = 0
 
     async def prepare() -> Call:
@@ -328,7 +329,7 @@ async def test_debug_records_are_written_wholly_or_not_at_all(
         return records.write([run, StepRecord(chat_id=run.chat_id, run_id=run.id, step=1, **begun)])
 
     async def check() -> None:
-        whole = await records.load_run(chat.id, f"run_{number}")
+        whole = await load_run(records, chat.id, f"run_{number}")
         assert whole is None or len(whole.steps) == 1
 
     await sweep(watcher, place, prepare, check)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from indelible.loop.thinking.splitter import ThinkingSplitter
+from indelible.loop.thinking import ThinkingSplitter
 
 
 def split_thinking(text: str, *, thinks_first: bool = False) -> tuple[str, str]:

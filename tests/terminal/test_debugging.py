@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from msgspec.structs import asdict
 from rich.console import Console, Group, RenderableType
+from tests.recording.recorded import load_run
 
 from indelible.api.records import (
     AttemptRecord,
@@ -42,8 +43,7 @@ from indelible.cli.records import (
 from indelible.content import Block, Reasoning, Source, Text, ToolCall, ToolResult, Usage
 from indelible.errors import NotFound
 from indelible.ids import new_id
-from indelible.recording.replay import Recording, Replayed
-from indelible.recording.storage.export import write_run
+from indelible.recording.replay import Recording, Replayed, write_run
 from indelible.testing import ScriptedModel
 
 OpenApp = Callable[..., AbstractAsyncContextManager[App]]
@@ -255,7 +255,7 @@ async def test_json_for_other_programs_is_plain_ascii_and_letter_by_letter_what_
             assert json.loads(told) == json.loads(written)
             assert [run["error"] for run in json.loads(told)] == [odd] * len(chosen)
         whole = spell_plainly(b"".join([widget async for widget in write_run(records, runs[0])]).decode())
-        assert msgspec.json.decode(whole, type=WholeRun) == await records.load_run(runs[0].chat_id, runs[0].id)
+        assert msgspec.json.decode(whole, type=WholeRun) == await load_run(records, runs[0].chat_id, runs[0].id)
 
 
 # --- foreign text ---

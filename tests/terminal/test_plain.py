@@ -20,7 +20,7 @@ from indelible.clock import SystemClock
 from indelible.content import Part
 from indelible.errors import Invalid, ModelFailed
 from indelible.models.protocol import Call, Model
-from indelible.models.providers.demo.model import DemoModel
+from indelible.models.providers.demo import DemoModel
 from indelible.terminal.local import make_demo_tools
 from indelible.terminal.plain import PlainChat, read_all, read_lines
 from indelible.testing import ManualClock, ScriptedModel, parts

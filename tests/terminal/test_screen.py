@@ -13,7 +13,7 @@ from tests.terminal.paper import Paper, make_console
 
 from indelible.content import Part, ReasoningDelta, Text, TextDelta, ToolProgress, ToolStarted
 from indelible.models import Call, PromptMessage
-from indelible.models.providers.demo.model import DemoModel
+from indelible.models.providers.demo import DemoModel
 from indelible.terminal.screen import Screen
 from indelible.testing import ManualClock, parts
 

@@ -3,7 +3,7 @@
 A *run* is a turn, a title or a compaction, a *step* one model call of it with its retries, an *attempt* one HTTP
 exchange (rules 7.1 to 7.3). `RunTree` has the sizes of the exchanges, `WholeRun` also what was in them.
 
-recording/storage/protocol.py says what is promised of them; shapes.py has the chat's own list of attempts, which always
+recording/storage.py says what is promised of them; shapes.py has the chat's own list of attempts, which always
 exists.
 """
 

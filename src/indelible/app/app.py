@@ -29,7 +29,7 @@ from indelible.feed import Feed
 from indelible.files.bytes import DatabaseBytes
 from indelible.files.protocol import FileStore
 from indelible.files.sql_files import SqlFiles
-from indelible.recording.storage.sql_records import SqlRecords
+from indelible.recording.storage import RecordStore
 from indelible.service.access import Budget
 from indelible.service.answers import FindWindow
 from indelible.service.chats import LocalService, ServiceDependencies
@@ -182,7 +182,7 @@ class App(User):
     ) -> None:
         self.store = store
         self.feed = feed
-        self.records = SqlRecords(store.database)
+        self.records = RecordStore(store.database)
         self.clock = clock
         self._stop_worker = stop_worker
         self.owner_id = owner_id

@@ -29,8 +29,8 @@ from indelible.models.catalog import DEMO, PRICES_UNKNOWN, Catalog
 from indelible.models.protocol import Model, traits_of
 from indelible.notify import LocalNotifier, Notifier, PostgresNotifier
 from indelible.recording.recorder import DebugRecorder
-from indelible.recording.storage.sql_records import SqlRecords
-from indelible.redaction.known import KnownSecrets, list_process_secrets
+from indelible.recording.storage import RecordStore
+from indelible.redaction.secrets import KnownSecrets, list_process_secrets
 from indelible.service.access import Budget
 from indelible.service.stop import StopSweeper
 from indelible.settings import Settings, load_settings
@@ -225,7 +225,7 @@ async def _put_together(
         )
     )
     files = await open_files(stack, store, settings=settings, clock=clock)
-    records = SqlRecords(store.database)
+    records = RecordStore(store.database)
     store.before_delete = partial(_forget_extras, records, store, clock=clock)
     address = parse_address(where)
     if not address.is_sqlite:
@@ -291,7 +291,7 @@ async def open_files(stack: AsyncExitStack, store: SqlStore, *, settings: Settin
     return SqlFiles(store.database, [place, DatabaseBytes(store.database)], limits=limits)
 
 
-async def _forget_extras(records: SqlRecords, store: SqlStore, chat_id: str, *, clock: Clock) -> None:
+async def _forget_extras(records: RecordStore, store: SqlStore, chat_id: str, *, clock: Clock) -> None:
     """Remove what would make deleting a chat slow: its debug records, and its entries in the search index."""
     await records.forget_chat(chat_id, clock=clock)
     await store.lists.forget_chat(chat_id)

@@ -24,6 +24,7 @@ import msgspec
 
 from indelible.cli.options import list_unknown_variables
 from indelible.errors import Invalid, ModelFailed, StoreFailed
+from indelible.files.images import can_decode
 from indelible.loopback import is_loopback
 from indelible.models.catalog import PRICES_UNKNOWN, Catalog
 from indelible.server.access.authentication import LONG_TOKEN, has_login
@@ -55,7 +56,7 @@ class Finding(msgspec.Struct, frozen=True):
 async def examine(settings: Settings) -> list[Finding]:
     """Everything that can be checked from here, in the order in which it would be mended."""
     findings = [*check_variables(), *check_models(settings), *check_login(settings), *check_listening(settings)]
-    findings += [*check_open_files(), *check_tracing()]
+    findings += [*check_open_files(), *check_tracing(), *check_images()]
     try:
         address = parse_address(settings.database)
     except StoreFailed as error:
@@ -137,6 +138,12 @@ def check_tracing() -> Iterator[Finding]:
         yield Finding("failed", "traces", f"{named} is set, but the exporter is missing. Install indelible[tracing].")
     else:
         yield Finding("ok", "traces", f"Sent to the collector in {named}.")
+
+
+def check_images() -> Iterator[Finding]:
+    if not can_decode():
+        message = "Uploaded images get no preview, and large ones are not shown to models. Install indelible[images]."
+        yield Finding("warning", "images", message)
 
 
 def check_disk(path: Path) -> Iterator[Finding]:

@@ -221,7 +221,7 @@ def logging_as(settings: Settings) -> Iterator[None]:
     import logging
 
     from indelible.logs import set_up_logging
-    from indelible.redaction.known import list_process_secrets
+    from indelible.redaction.secrets import list_process_secrets
 
     set_up_logging(
         format=settings.log_format,

@@ -33,9 +33,8 @@ from indelible.app.app import App
 from indelible.app.compose import open_app
 from indelible.content import Block, Reasoning, Text, ToolCall, ToolResult
 from indelible.errors import Invalid, NotFound
-from indelible.recording.replay import Recording, Replayed, make_recording, replay
-from indelible.recording.storage.export import load_exchange, write_run
-from indelible.recording.storage.protocol import RecordStore
+from indelible.recording.replay import Recording, Replayed, load_exchange, make_recording, replay, write_run
+from indelible.recording.storage import RecordStore
 from indelible.settings import Settings
 from indelible.terminal.reports import find_chat
 from indelible.terminal.widgets import disarm

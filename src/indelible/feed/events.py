@@ -42,7 +42,7 @@ class TimelineStep(msgspec.Struct, frozen=True):
 
     @property
     def size_bytes(self) -> int:
-        return _OVERHEAD_BYTES + (0 if self.event is None else len(self.event.json))
+        return _OVERHEAD_BYTES + (0 if self.event is None else len(self.event.body.json))
 
 
 def build_timeline(cursors: Cursors, position: Position, changes: Changes) -> list[TimelineStep]:

@@ -242,7 +242,7 @@ class Feed:
         if found is None or (user_id is not None and found.owner_id != user_id):
             raise ChatNotFound
         channel.start(found.position)
-        reader.position = position if found.is_reached else None
+        reader.resume_at(position if found.is_reached else None)
         _pass_vacancy(channel, reader)
 
     # --- waking ---

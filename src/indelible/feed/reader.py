@@ -8,7 +8,8 @@ Only a live reader buffers steps, and only up to a number of bytes. A slower one
 again, at its own pace: it costs no memory and delays no other reader. One that falls far behind gets `resync` and
 starts over with a snapshot, which is shorter than everything it missed. One that accepts none of its waiting events for
 a long time is ended. The cursor of `resync` and of `end` is the reader's true position, so it can also resume there and
-miss nothing.
+miss nothing. So a reader has a *cursor*, where it stands and what waits for it there, and a *pace*, whether it still
+accepts what waits.
 
 A database that does not respond delays a reader that has begun; it does not end the reader.
 
@@ -46,6 +47,99 @@ Stays = Callable[[], bool]
 _log: Final = logging.getLogger(__name__)
 
 
+class _Cursor:
+    """Where a reader stands, and the steps that wait for it there: of the store, or of the channel while it is live."""
+
+    __slots__ = (
+        "held_bytes",
+        "is_lagging",
+        "is_live",
+        "limit_bytes",
+        "missed_bytes",
+        "position",
+        "resync_bytes",
+        "steps",
+    )
+
+    def __init__(self, limit_bytes: int, resync_bytes: int) -> None:
+        self.position: Position | None = None
+        self.limit_bytes = limit_bytes
+        self.resync_bytes = resync_bytes
+        self.steps: deque[TimelineStep] = deque()
+        self.held_bytes = 0
+        self.missed_bytes: int | None = None  # since it was last live, if it was
+        self.is_live = False
+        self.is_lagging = False
+
+    def push(self, step: TimelineStep) -> bool:
+        """Take a step of the channel, if it is live and there is room; returns whether it now begins to lag."""
+        size_bytes = step.size_bytes
+        if self.is_live:
+            held_bytes = self.held_bytes + size_bytes
+            if held_bytes <= self.limit_bytes or not self.steps:
+                self.steps.append(step)
+                self.held_bytes = held_bytes
+                return False
+            self.missed_bytes = self.held_bytes
+            self.drop()
+        if self.missed_bytes is not None:
+            self.missed_bytes += size_bytes
+            if self.missed_bytes > self.resync_bytes:
+                self.missed_bytes = None
+                self.drop()
+                self.is_lagging = True
+                return True
+        return False
+
+    def buffer(self, steps: list[TimelineStep]) -> None:
+        """Take what was loaded."""
+        self.steps.extend(steps)
+        self.held_bytes += sum(step.size_bytes for step in steps)
+
+    def drop(self) -> None:
+        self.steps.clear()
+        self.held_bytes = 0
+        self.is_live = False
+
+    def take(self) -> TimelineStep | None:
+        """The next step that is new, and the position after it."""
+        steps, before = self.steps, self.position
+        while steps:
+            step = steps.popleft()
+            self.held_bytes = self.held_bytes - step.size_bytes if steps else 0
+            position = follow(before, step)
+            if position is not before:
+                self.position = position
+                return step
+        return None
+
+    def go_live(self) -> None:
+        self.is_live = True
+        self.missed_bytes = None
+
+
+class _Pace:
+    """Whether a reader accepts what waits for it."""
+
+    __slots__ = ("has_received", "idle_since_s", "is_receiving")
+
+    def __init__(self) -> None:
+        self.is_receiving = False
+        self.has_received = False
+        self.idle_since_s: float | None = None
+
+    def is_stalled(self, now_s: float, *, idle_limit_s: float, has_something: bool) -> bool:
+        """Whether events have waited for this long and it has received none."""
+        if self.is_receiving or self.has_received or not has_something:
+            self.has_received = False
+            self.idle_since_s = None
+        elif self.idle_since_s is None:
+            self.idle_since_s = now_s
+        else:
+            return now_s - self.idle_since_s >= idle_limit_s
+        return False
+
+
 class Reader:
     """See the module header. Made by `Feed.open`. For one task at a time."""
 
@@ -59,22 +153,13 @@ class Reader:
         show: Show | None = None,
         stays: Stays | None = None,
     ) -> None:
+        self._channel = channel
+        self._metrics = metrics
         self._show = show
         self._stays = stays
-        self.position: Position | None = None
-        self._channel = channel
-        self._buffer_bytes = buffer_bytes
-        self._resync_bytes = resync_bytes
-        self._metrics = metrics
-        self._steps: deque[TimelineStep] = deque()
-        self._held_bytes = 0
-        self._missed_bytes: int | None = None  # since it was last live, if it was
-        self._is_live = False
-        self._is_lagging = False
-        self._is_receiving = False
+        self._cursor = _Cursor(buffer_bytes, resync_bytes)
+        self._pace = _Pace()
         self._is_failing = False
-        self._has_received = False
-        self._idle_since_s: float | None = None
         self._shows_pending: bool | None = False  # None: unknown, because some clients see an attempt as an end of it
         self._unsent_status: dict[str, Any] | None = None
         self._list: ListReader | None = None
@@ -88,24 +173,30 @@ class Reader:
     async def __anext__(self) -> FeedEvent:
         if self._is_over:
             raise StopAsyncIteration
-        self._is_receiving = True
+        pace = self._pace
+        pace.is_receiving = True
         try:
             while (event := self._next_event()) is None:
                 await self._move_on()
             return event
         finally:
-            self._is_receiving = False
-            self._has_received = True
+            pace.is_receiving = False
+            pace.has_received = True
 
     def get_nowait(self) -> FeedEvent | None:
         """The next event if there is one without waiting, for a server that sends several at once."""
-        self._has_received = True
+        self._pace.has_received = True
         return None if self._is_over else self._next_event()
+
+    @property
+    def position(self) -> Position | None:
+        """Where it stands; None before its snapshot."""
+        return self._cursor.position
 
     @property
     def held_bytes(self) -> int:
         """The buffered bytes that the reader has not received yet."""
-        return self._held_bytes
+        return self._cursor.held_bytes
 
     @property
     def stays(self) -> bool:
@@ -124,25 +215,22 @@ class Reader:
         """Begin with a snapshot; the channel starts there, if it has no position yet. Raises `NotFound`."""
         snapshot, position = await self._channel.loader.load_snapshot(user_id)
         self._channel.start(position)
-        self._buffer([self._share(snapshot, position)])
+        self._cursor.buffer([self._share(snapshot, position)])
 
     def start_at(self, position: Position) -> None:
         """Begin after this position, live at once if the channel is no further."""
-        self.position = position
-        self._is_live = self._has_caught_up(position)
+        self._cursor.position = position
+        self._cursor.is_live = self._has_caught_up(position)
+
+    def resume_at(self, position: Position | None) -> None:
+        """Begin after this position, with what the store has; None: with a snapshot."""
+        self._cursor.position = position
 
     def push(self, step: TimelineStep) -> None:
-        size_bytes = step.size_bytes
         if not step.is_row:
             self._note_event(step.event)
-        if self._is_live and self._steps and self._held_bytes + size_bytes > self._buffer_bytes:
-            self._missed_bytes = self._held_bytes
-            self._drop_all()
-        if self._is_live:
-            self._steps.append(step)
-            self._held_bytes += size_bytes
-        elif self._missed_bytes is not None:
-            self._count_missed(self._missed_bytes + size_bytes)
+        if self._cursor.push(step):
+            self._metrics.reader_resynced()
         self._woken.set()
 
     def set_vacancy(self, turn_id: str, *, is_vacant: bool) -> None:
@@ -154,7 +242,7 @@ class Reader:
 
     def end(self, reason: EndReason) -> None:
         """End the reader, before anything that it has not received yet."""
-        self._drop_all()
+        self._cursor.drop()
         self._end_reason = self._end_reason or reason
         self._woken.set()
 
@@ -162,13 +250,8 @@ class Reader:
         """End a reader that has events to receive and has received none for this long; wake one that failed to load."""
         if self._is_failing:
             self._woken.set()
-        has_something = bool(self._steps) or not self._is_live
-        if self._is_receiving or self._has_received or not has_something:
-            self._has_received = False
-            self._idle_since_s = None
-        elif self._idle_since_s is None:
-            self._idle_since_s = now_s
-        elif now_s - self._idle_since_s >= idle_limit_s:
+        has_something = bool(self._cursor.steps) or not self._cursor.is_live
+        if self._pace.is_stalled(now_s, idle_limit_s=idle_limit_s, has_something=has_something):
             self.end("slow")
 
     def _note_event(self, event: FeedEvent | None) -> None:
@@ -178,46 +261,28 @@ class Reader:
         elif event is not None and event.kind == "attempt" and self._shows_pending:
             self._shows_pending = None
 
-    def _count_missed(self, missed_bytes: int) -> None:
-        self._missed_bytes = missed_bytes
-        if missed_bytes > self._resync_bytes:
-            self._missed_bytes = None
-            self._drop_all()
-            self._is_lagging = True
-            self._metrics.reader_resynced()
-
-    def _drop_all(self) -> None:
-        self._steps.clear()
-        self._held_bytes = 0
-        self._is_live = False
-
     # --- receiving ---
 
     def _next_event(self) -> FeedEvent | None:
         """The next event that needs no waiting."""
+        cursor = self._cursor
         if self._end_reason is not None:
             self._is_over = True
             return self._make_event("end", {"reason": self._end_reason})
         if self._list is not None and (event := self._list.get_nowait()) is not None:
             return event
-        if self._is_lagging:
-            self._is_lagging = False
-            self._drop_all()
+        if cursor.is_lagging:
+            cursor.is_lagging = False
+            cursor.drop()
             resync = self._make_event("resync", {"reason": "slow"})
-            self.position = None
+            cursor.position = None
             return resync
-        while self._steps:
-            step = self._steps.popleft()
-            self._held_bytes -= step.size_bytes
-            position = follow(self.position, step)
-            if position is self.position:
-                continue
-            self.position = position
+        while (step := cursor.take()) is not None:
             event = step.event if self._show is None or step.event is None else self._show(step.event)
             if event is not None:
-                is_shared = position == step.after
+                is_shared = cursor.position is step.after or cursor.position == step.after
                 return event if is_shared else msgspec.structs.replace(event, cursor=self._write_cursor())
-        if self._unsent_status is not None and self._is_live:
+        if self._unsent_status is not None and cursor.is_live:
             status, self._unsent_status = self._unsent_status, None
             self._shows_pending = status["status"] == PENDING
             return self._make_event("status", status)
@@ -227,7 +292,8 @@ class Reader:
         return FeedEvent(kind, self._write_cursor(), EventBody(encode(data)))
 
     def _write_cursor(self) -> str | None:
-        return None if self.position is None else self._channel.loader.cursors.write(self.position)
+        position = self._cursor.position
+        return None if position is None else self._channel.loader.cursors.write(position)
 
     async def _move_on(self) -> None:
         """The buffer is empty: wait, go live, or load. A failed load is tried again at the feed's next poll."""
@@ -243,16 +309,16 @@ class Reader:
                 self._is_failing = False
 
     async def _wait_or_load(self) -> None:
-        if self._is_live:
+        cursor = self._cursor
+        if cursor.is_live:
             await self._woken.wait()
-        elif self.position is None:
-            self._buffer(await self._load_snapshot())
-        elif self._has_caught_up(self.position):
-            self._is_live = True
-            self._missed_bytes = None
+        elif cursor.position is None:
+            cursor.buffer(await self._load_snapshot())
+        elif self._has_caught_up(cursor.position):
+            cursor.go_live()
         else:
-            steps = await self._load_after(self.position)
-            self._buffer(steps)
+            steps = await self._load_after(cursor.position)
+            cursor.buffer(steps)
             if not steps:  # the channel knows of a commit that this read was too early for
                 await self._woken.wait()
 
@@ -274,10 +340,6 @@ class Reader:
             self.end("deleted")
             return []
         return [self._share(snapshot, position)]
-
-    def _buffer(self, steps: list[TimelineStep]) -> None:
-        self._steps.extend(steps)
-        self._held_bytes += sum(step.size_bytes for step in steps)
 
     def _share(self, snapshot: ChatSnapshot, position: Position) -> TimelineStep:
         self._shows_pending = snapshot.status == PENDING

@@ -11,20 +11,26 @@ is being decoded. A decoder cannot be stopped, so a turn lasts until it has ende
 
 A picture that cannot be decoded has no preview. That is not an error: people send broken files.
 
-Must stay true (tests/files/test_images.py): no input raises; a preview has no metadata; a bomb is refused before it is
-decoded.
+The decoder is Pillow, the extra `images`. Without it nothing here fails, and no picture has a size or a preview:
+uploads and downloads work, and a model gets every picture that needs no conversion. `indelible doctor` says so.
+
+Must stay true (tests/files/test_images.py, test_without_pillow.py): no input raises; a preview has no metadata; a bomb
+is refused before it is decoded.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import io
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, NamedTuple
 from weakref import WeakValueDictionary
+
+from indelible.errors import NotFound
 
 PREVIEW_PIXELS: Final = 512
 MODEL_PIXELS: Final = 2048
@@ -50,15 +56,23 @@ class Size(NamedTuple):
     height: int
 
 
+@cache
+def can_decode() -> bool:
+    """Whether this installation has the decoder."""
+    return importlib.util.find_spec("PIL") is not None
+
+
 async def find_size(media_type: str, start: bytes) -> Size | None:
     """The size of a picture that begins with these bytes; None if it has none, or too many pixels."""
-    if media_type not in FORMATS:
+    if media_type not in FORMATS or not can_decode():
         return None
     return await asyncio.to_thread(_read_size, media_type, start)
 
 
 async def make_preview(media_type: str, data: bytes) -> bytes | None:
-    """A small WebP of this picture; None if it cannot be decoded."""
+    """A small WebP of this picture; None if it cannot be decoded. Raises `NotFound` if there is no decoder here."""
+    if not can_decode():
+        raise NotFound("This server makes no previews.")
     return await _shrink(media_type, data, PREVIEW_PIXELS, quality=80, max_pixels=MAX_PREVIEWED_PIXELS)
 
 
@@ -82,7 +96,7 @@ class PictureLine:
 
 
 async def _shrink(media_type: str, data: bytes, pixels: int, *, quality: int, max_pixels: int) -> bytes | None:
-    if media_type not in FORMATS:
+    if media_type not in FORMATS or not can_decode():
         return None
     work = partial(_decode_and_shrink, media_type, data, pixels, quality=quality, max_pixels=max_pixels)
     return await asyncio.get_running_loop().run_in_executor(_THREAD, work)

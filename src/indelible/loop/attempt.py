@@ -31,7 +31,7 @@ from indelible.content.assemble import PartAssembler
 from indelible.errors import Interrupted, ModelFailed, TestBroken
 from indelible.logs import get_logger
 from indelible.loop.normalize import Normalizer
-from indelible.loop.thinking.splitter import SplitterState
+from indelible.loop.thinking import SplitterState
 from indelible.models.failures.classify import classify, silence, truncated
 from indelible.models.failures.facts import trace_lineage
 from indelible.models.protocol import Call, Model

@@ -3,7 +3,7 @@
 Between the model and every consumer (journal, readers, the message) this one place puts a stream in order, so that
 no consumer has to:
 
-  * thinking that is written into the text is moved to reasoning (loop/thinking/splitter.py);
+  * thinking that is written into the text is moved to reasoning (loop/thinking.py);
   * split surrogate pairs are joined, and a lone half is replaced: neither JSON nor a database
     accepts it;
   * a second complete call under an id that was used already gets an id of its own, so that every
@@ -52,7 +52,7 @@ from indelible.content import (
 )
 from indelible.content.unicode import clean_text
 from indelible.errors import ModelFailed
-from indelible.loop.thinking.splitter import Segment, SplitterState, ThinkingSplitter
+from indelible.loop.thinking import Segment, SplitterState, ThinkingSplitter
 from indelible.models.protocol import Model, traits_of
 
 P = TypeVar("P", bound=Part)

@@ -38,7 +38,7 @@ from indelible.loop.host import (
     call_shielded,
 )
 from indelible.loop.options import TurnSetup
-from indelible.loop.thinking.splitter import SplitterState
+from indelible.loop.thinking import SplitterState
 from indelible.models.protocol import Call
 
 

@@ -49,7 +49,7 @@ from indelible.loop.host import (
 from indelible.loop.normalize import Normalizer
 from indelible.loop.options import TurnSetup
 from indelible.loop.step import Step
-from indelible.loop.thinking.splitter import SplitterState
+from indelible.loop.thinking import SplitterState
 from indelible.models.failures.classify import filtered
 from indelible.models.protocol import Call
 from indelible.models.retry import announce_retry

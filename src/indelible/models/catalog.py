@@ -45,7 +45,7 @@ from indelible.content import Usage
 from indelible.errors import ModelFailed
 from indelible.models.failures.classify import get_display_name
 from indelible.models.protocol import Model
-from indelible.models.providers.demo.model import DemoModel
+from indelible.models.providers.demo import DemoModel
 from indelible.settings import Settings
 
 if TYPE_CHECKING:

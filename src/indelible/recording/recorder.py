@@ -25,10 +25,10 @@ from indelible.api.shapes import DebugMode
 from indelible.clock import Clock
 from indelible.ids import new_id
 from indelible.metrics import NO_METRICS, Metrics
-from indelible.recording.exchange_log import ExchangeRecord
+from indelible.recording.exchange import ExchangeRecord
 from indelible.recording.run import QueueItem, RecordedRun
-from indelible.recording.storage.protocol import RecordStore
-from indelible.redaction.known import KnownSecrets
+from indelible.recording.storage import RecordStore
+from indelible.redaction.secrets import KnownSecrets
 from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
 
 _log: Final = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class _Waiting(NamedTuple):
 class DebugRecorder:
     """One per process: `run` writes, until it is cancelled.
 
-    secrets: values that no record may contain (redaction/known.py). linger_s: how long it waits for more to write.
+    secrets: values that no record may contain (redaction/secrets.py). linger_s: how long it waits for more to write.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class DebugRecorder:
             self._loop.call_soon_threadsafe(self._put, record)
 
     def _put(self, record: QueueItem) -> None:
-        size_bytes = _measure(record)
+        size_bytes = record[1].size_bytes if isinstance(record, tuple) else 0
         fits = self._has_room(size_bytes) if isinstance(record, tuple) else len(self._waiting) < MAX_WAITING_SMALL
         if not fits:
             self.count_dropped()
@@ -203,7 +203,10 @@ class DebugRecorder:
 
     async def _write(self, batch: Sequence[QueueItem]) -> None:
         try:
-            records = await self._loop.run_in_executor(self._thread, _redact_bodies, batch)
+            redacted = await self._loop.run_in_executor(self._thread, _redact, batch)
+            records = [record for record in redacted if record is not None]
+            for _ in range(len(redacted) - len(records)):
+                self.count_dropped()
             while not await self._try_to_write(records):
                 await self.clock.sleep(_PAUSE_S)
         except Exception as error:
@@ -234,16 +237,17 @@ class DebugRecorder:
             _log.warning("Open runs of dead workers could not be ended yet: %s.", type(error).__name__)
 
 
-def _measure(record: QueueItem) -> int:
-    if not isinstance(record, tuple):
-        return 0
-    _, attempt = record
-    return attempt.request.size_bytes + attempt.response.size_bytes
+def _redact(batch: Sequence[QueueItem]) -> list[Record | None]:
+    """Runs in a thread, because it takes time. What cannot be redacted is not kept: None."""
+    return [_try_to_describe(*item) if isinstance(item, tuple) else item for item in batch]
 
 
-def _redact_bodies(batch: Sequence[QueueItem]) -> list[Record]:
-    """Runs in a thread, because it redacts the bodies."""
-    return [_describe(*record) if isinstance(record, tuple) else record for record in batch]
+def _try_to_describe(step: StepRecord, attempt: ExchangeRecord) -> AttemptRecord | None:
+    try:
+        return _describe(step, attempt)
+    except Exception as bug:
+        _log.warning("An exchange could not be redacted: %s.", type(bug).__name__)
+        return None
 
 
 def _describe(step: StepRecord, attempt: ExchangeRecord) -> AttemptRecord:

@@ -1,12 +1,19 @@
-"""A recorded response, replayed offline through the same adapter and the same loop.
+"""What was recorded, taken out of the database: a run as a document, and a response replayed.
 
+*As a document.* The result is the JSON of a `WholeRun`, but it is never all in memory: the tree of the run is loaded
+first, and its exchanges one by one. So a run of any length takes the memory of one exchange, and a slow reader holds
+nothing open in the database. If the run is deleted meanwhile, writing raises `NotFound` at that point, and the pieces
+so far are not a complete document: a reader that asks again gets a 404.
+
+*Replayed*, offline, through the same adapter and the same loop.
 When a reply looks wrong, the question is whether the provider sent it or we misread it. Here the recorded body is what
 comes out of the wire; everything behind it is production code: decoding, the adapter, the splitter, the assembler.
 Redacted values stay redacted. A body whose middle is missing ends where the gap begins, because its content is unknown.
 
 A recording is a small JSON document, so it can be saved and become a test fixture (`indelible.testing.RecordedModel`).
 
-Must stay true (tests/recording/test_replay.py): a replay gives the same result as the recorded call.
+Must stay true: a replay gives the same result as the recorded call (tests/recording/test_replay.py); the pieces of a
+document together are the run, and no more than an exchange or two of it is in memory (test_reading_records.py).
 """
 
 from __future__ import annotations
@@ -19,10 +26,10 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from indelible.api.records import AttemptRecord
+from indelible.api.records import AttemptRecord, AttemptSummary, RunTree
 from indelible.clock import Clock, SystemClock
-from indelible.content import Block, Message, Text, ToolResult, Usage
-from indelible.errors import Invalid, ModelFailed
+from indelible.content import Block, Message, Text, ToolResult, Usage, encode
+from indelible.errors import Invalid, ModelFailed, NotFound
 from indelible.loop.host import TurnFailed
 from indelible.loop.options import TurnOptions
 from indelible.loop.run import run
@@ -31,7 +38,8 @@ from indelible.models.http.hooks import Answer, HttpRequest
 from indelible.models.http.http_model import HttpModel
 from indelible.models.profile import find_profile
 from indelible.models.retry import RetryPolicy
-from indelible.redaction.bodies import GAP
+from indelible.recording.storage import RecordStore
+from indelible.redaction.redact import GAP
 
 _WIRES: Final = {"/messages": "anthropic", "/responses": "openai", "/chat/completions": "openai-chat"}
 _PIECE_BYTES: Final = 4096
@@ -171,3 +179,28 @@ class _PlayedResponse:
 
     async def aclose(self) -> None:
         self._left = b""
+
+
+# --- a run as a document ---
+
+_OPEN_END: Final = len("]}")
+"""The end of a run and of a step, after their empty list of children. Without it, children can be appended."""
+
+
+async def load_exchange(records: RecordStore, line: AttemptSummary) -> AttemptRecord:
+    """The content of an exchange in a tree. Raises `NotFound` if the run was deleted meanwhile."""
+    attempt = await records.load_attempt(line.chat_id, line.run_id, line.step, line.number)
+    if attempt is None:
+        raise NotFound("The run was deleted while it was read.")
+    return attempt
+
+
+async def write_run(records: RecordStore, run: RunTree) -> AsyncIterator[bytes]:
+    """The run with all its content: a line for itself, for each step and for each exchange."""
+    yield encode(replace(run, steps=[]))[:-_OPEN_END]
+    for place, step in enumerate(run.steps):
+        yield (b",\n" if place else b"\n") + encode(replace(step, attempts=[]))[:-_OPEN_END]
+        for number, line in enumerate(step.attempts):
+            yield (b",\n" if number else b"\n") + encode(await load_exchange(records, line))
+        yield b"]}"
+    yield b"]}\n"

@@ -29,10 +29,10 @@ from indelible.api.records import Record, RunRecord, RunStatus, StepRecord
 from indelible.api.shapes import DebugMode
 from indelible.clock import Clock
 from indelible.models.http.hooks import Exchange, HttpRequest, RecordingHook, recording
-from indelible.recording.exchange_log import ExchangeLog, ExchangeRecord
-from indelible.recording.http import ExchangeLogHook
-from indelible.redaction.headers import redact_line
-from indelible.redaction.known import KnownSecrets
+from indelible.recording.exchange import ExchangeRecord
+from indelible.recording.http import ExchangeLog
+from indelible.redaction.redact import redact_line
+from indelible.redaction.secrets import KnownSecrets
 
 P = ParamSpec("P")
 _log: Final = logging.getLogger(__name__)
@@ -182,7 +182,7 @@ class RecordedRun:
         if not self.is_recording or self._step is None:
             return None
         try:
-            return ExchangeLogHook(self._step.log).begin(request)
+            return self._step.log.begin(request)
         except Exception as bug:
             self.give_up(bug)
             return None
@@ -194,6 +194,7 @@ class RecordedRun:
 
     def _note_attempt(self, step: _Step, attempt: ExchangeRecord) -> None:
         """Note a new or changed entry, including a late one of a step that is over: a failed close."""
+        step.log.release(attempt.number)
         if step.is_published:
             self._recorder.put((step.record, attempt))
         elif step is self._step:
@@ -201,13 +202,12 @@ class RecordedRun:
 
     def _hold(self, step: _Step, attempt: ExchangeRecord) -> None:
         """Whether it is needed is only known when the step ends, and its tools may run for hours."""
-        size_bytes = attempt.request.size_bytes + attempt.response.size_bytes
-        if self._recorder.held_bytes + size_bytes > MAX_HELD_BYTES:
+        if self._recorder.held_bytes + attempt.size_bytes > MAX_HELD_BYTES:
             self._recorder.count_dropped()
             return
         step.held.append(attempt)
-        step.held_bytes += size_bytes
-        self._recorder.held_bytes += size_bytes
+        step.held_bytes += attempt.size_bytes
+        self._recorder.held_bytes += attempt.size_bytes
 
     def _release(self, step: _Step) -> list[ExchangeRecord]:
         """Return what was held back, and hold it no longer."""

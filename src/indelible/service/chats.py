@@ -54,7 +54,7 @@ from indelible.ids import new_id
 from indelible.machine import commands
 from indelible.machine.commands import Command, SendCommand
 from indelible.models.protocol import check_parameters
-from indelible.recording.storage.protocol import RecordStore
+from indelible.recording.storage import RecordStore
 from indelible.service.access import Access, Budget
 from indelible.service.answers import (
     FindWindow,

@@ -16,7 +16,7 @@ from pydantic import Field
 from indelible.app.app import User
 from indelible.app.compose import open_app
 from indelible.clock import Clock
-from indelible.models.providers.demo.model import DemoModel
+from indelible.models.providers.demo import DemoModel
 from indelible.settings import Settings
 from indelible.store.database.address import describe, parse_address
 from indelible.tools import Tool, ToolContext, tool

@@ -27,8 +27,8 @@ from typing import Any, Final, NamedTuple, cast
 
 from indelible.content import File
 from indelible.errors import TestBroken
-from indelible.redaction.headers import redact_addresses
-from indelible.redaction.patterns import redact_keys
+from indelible.redaction.redact import redact_addresses
+from indelible.redaction.secrets import redact_keys
 from indelible.tools.output import cut_text, render_output
 from indelible.tools.schema import BadArguments
 

@@ -11,7 +11,7 @@ Bodies are read in the shapes that occur in the wild: `{"error": {…}}` (OpenAI
 Error texts are long, foreign and sometimes hostile: a proxy's page of five megabytes, a URL with
 a token in it, the very key that was refused. So every text is cut before any pattern sees it,
 every pattern is linear in what is left, and what is shown has no tag, no address and nothing that
-looks like a key (redaction/patterns.py, whose patterns exports use as well). In a text only `status NNN`, `status code
+looks like a key (redaction/secrets.py, whose patterns exports use as well). In a text only `status NNN`, `status code
 NNN` and `http NNN` are statuses. Ports, request ids, stream ids and token counts are digits, no more.
 
 Must stay true: reading facts never raises, and an exception's causes and group members are read after the exception
@@ -35,7 +35,7 @@ import msgspec
 
 from indelible.errors import FailureKind
 from indelible.models.failures.table import get_class_kind, is_unreadable_answer, to_code
-from indelible.redaction.patterns import redact_keys
+from indelible.redaction.secrets import redact_keys
 
 Body = bytes | str | Mapping[str, Any] | None
 

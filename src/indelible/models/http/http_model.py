@@ -42,7 +42,7 @@ from indelible.models.http.hooks import Answer, HttpRequest, HttpResponse, Sende
 from indelible.models.http.sse import EventTooLarge, SseDecoder, SseEvent
 from indelible.models.profile import Profile
 from indelible.models.protocol import Call
-from indelible.redaction.known import list_forms
+from indelible.redaction.secrets import list_forms
 
 MAX_ERROR_BYTES: Final = 64 * 1024
 _ERROR_BODY_S: Final = 10.0

@@ -1,6 +1,6 @@
 """The attempts of a chat, and the recorded exchanges with its providers.
 
-A run may have a hundred megabytes, so it is streamed, exchange by exchange (recording/storage/export.py). Its status
+A run may have a hundred megabytes, so it is streamed, exchange by exchange (recording/replay.py). Its status
 200 is sent first. If the run is deleted meanwhile, or the database fails, the only way left to report it is to truncate
 the response: every HTTP client detects that, and the next request gets the reason.
 
@@ -19,7 +19,7 @@ from starlette.types import Send
 from indelible.api.records import RunTree, WholeRun
 from indelible.api.shapes import AttemptPage, RunPage
 from indelible.errors import NotFound, StoreFailed
-from indelible.recording.storage.export import write_run
+from indelible.recording.replay import write_run
 from indelible.server.dependencies import JSON, PageLimit, Reads, State, answer_json
 from indelible.server.openapi.response_schemas import answers
 

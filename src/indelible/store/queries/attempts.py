@@ -1,7 +1,7 @@
 """The attempts of a chat, including those that left nothing.
 
 The work itself writes these rows, so they always exist; the exchanges with a provider exist only if they were
-recorded (recording/storage/protocol.py).
+recorded (recording/storage.py).
 """
 
 from __future__ import annotations

@@ -1,57 +1,50 @@
-"""The recorded part of a body, and whether the body was complete.
+"""One exchange: what is kept of it, whether it was complete, and how it reads without secrets.
 
 At most 256 KiB of a body are kept: the first 128 KiB and the last, so that a reader sees how it began and ended.
-Pieces are copied into two growing buffers, never joined again, and nothing refers to a piece afterwards: the memory is
-bounded whatever the body's size and its chunks. A body that fits is kept whole. Half a JSON document is useless. A
-request is complete in memory already: it is referenced until its text is made, which then is a shorter document
-(redaction/json.py). Of a response, the first 4 MiB are kept until then. `RecordedBody.size_bytes` is the memory that
-this takes meanwhile.
+Pieces are copied into two growing buffers, and nothing refers to a piece afterwards: the memory is bounded whatever the
+body's size and its chunks. A body that fits is kept whole. Half a JSON document is useless. A request is complete in
+memory already: it is referenced until it is redacted, which makes a shorter document of it (redaction/redact.py). Of a
+response, the first 4 MiB are kept until then. `ExchangeRecord.size_bytes` is the memory that this takes meanwhile.
 
-Redacting a body takes milliseconds, and a body that is never read need not be redacted. So redaction happens when the
-text is first read, in the reader's thread, and never during the exchange. There is no other access to the content.
+A record holds what was exchanged as it came, and shows it only redacted: there is no other access. Redacting takes
+milliseconds and most exchanges are forgotten unread, so it happens when the text is read, in the reader's thread
+(recorder.py has one), and never while the exchange is under way.
 
 Whether a body is complete is a pure function (`find_fault`, rule 7.1) of what its head promised, what arrived, and
 whether its end was seen. A document without a length is judged by parsing it, which needs all of it: one over 256 KiB
 counts as complete if its end was seen, and as incomplete if it was closed before. A compressed body cannot
 be judged by its length, which is not that of the decoded bytes, so only its end counts.
 
-Must stay true (tests/recording/test_recorded_bodies.py): a body of any size costs a bounded amount of memory. The
-marker between head and tail comes from redaction/bodies.py; http.py reads and closes bodies.
+Must stay true (tests/recording/test_recorded_bodies.py): a body of any size costs a bounded amount of memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from threading import Lock
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import msgspec
 
-from indelible.models.http.hooks import HttpResponse
-from indelible.redaction.bodies import KEPT_BYTES, MAX_WHOLE_BYTES, begins_like_document, redact_body
-from indelible.redaction.known import NO_SECRETS, KnownSecrets
+from indelible.api.records import AttemptStatus
+from indelible.models.http.hooks import HttpRequest, HttpResponse
+from indelible.redaction.redact import (
+    KEPT_BYTES,
+    MAX_WHOLE_BYTES,
+    begins_like_document,
+    redact_body,
+    redact_headers,
+    redact_line,
+)
+from indelible.redaction.secrets import NO_SECRETS, KnownSecrets
 
 HEAD_BYTES: Final = KEPT_BYTES // 2
 TAIL_BYTES: Final = KEPT_BYTES // 2
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
-"""A JSON response up to this size is kept until its text is made, which then is a shorter document."""
+"""A JSON response up to this size is kept until it is redacted, which makes a shorter document of it."""
 
 UNEXPECTED_END: Final = "unexpected end"
-NOT_REDACTED: Final = "[could not be redacted, so it was not kept]"
-
-_STREAMS: Final = frozenset({
-    "text/event-stream",
-    "application/x-ndjson",
-    "application/ndjson",
-    "application/jsonl",
-    "application/x-jsonl",
-    "application/jsonlines",
-    "application/x-jsonlines",
-    "application/json-seq",
-    "application/stream+json",
-    "application/x-json-stream",
-    "application/vnd.amazon.eventstream",
-})  # fmt: skip
 
 
 class Kept(NamedTuple):
@@ -60,6 +53,12 @@ class Kept(NamedTuple):
     head: bytes
     tail: bytes
     missing_bytes: int
+
+    def redact(self, headers: Mapping[str, str], known: KnownSecrets = NO_SECRETS) -> str:
+        """The text of a body that came with these headers."""
+        if not self.head:
+            return ""
+        return redact_body(self.head, find_header(headers, "content-type"), self.tail, self.missing_bytes, known)
 
 
 class BodyCapture:
@@ -87,13 +86,9 @@ class BodyCapture:
         if len(self._tail) > 2 * TAIL_BYTES:
             del self._tail[:-TAIL_BYTES]
 
-    def release(self) -> None:
-        """Free the memory: the body is no longer needed."""
-        self._head, self._tail = bytearray(), bytearray()
-
     @property
-    def is_whole(self) -> bool:
-        return self.size_bytes <= self.head_bytes + TAIL_BYTES
+    def held_bytes(self) -> int:
+        return len(self._head) + len(self._tail)
 
     @property
     def is_judged(self) -> bool:
@@ -101,7 +96,7 @@ class BodyCapture:
 
     def keep(self) -> Kept:
         head, tail = bytes(self._head), bytes(self._tail[-TAIL_BYTES:])
-        if self.is_whole:
+        if self.size_bytes <= self.head_bytes + TAIL_BYTES:
             return Kept(head + tail, b"", 0)
         return Kept(head, tail, self.size_bytes - len(head) - len(tail))
 
@@ -126,61 +121,20 @@ def keep_body(body: bytes) -> Kept:
     return capture.keep()
 
 
-class RecordedBody:
-    """A body in a record: its redacted text. `on_bug` is called if redaction fails.
-
-    Until its text is read it holds `size_bytes` of memory; that number is constant, so that it can be counted.
-
-    `known` are secrets to redact, whatever they look like.
-    """
-
-    def __init__(
-        self,
-        kept: Kept,
-        headers: Mapping[str, str],
-        *,
-        on_bug: Callable[[Exception], None],
-        known: KnownSecrets = NO_SECRETS,
-    ) -> None:
-        self.size_bytes: Final = len(kept.head) + len(kept.tail)
-        self._kept: Kept | None = kept
-        self._known = known
-        self._content_type = find_header(headers, "content-type")
-        self._on_bug = on_bug
-        self._lock = Lock()
-        self._text = ""
-
-    @property
-    def text(self) -> str:
-        try:
-            with self._lock:
-                kept, self._kept = self._kept, None
-                if kept is not None and kept.head:
-                    self._text = NOT_REDACTED
-                    self._text = redact_body(kept.head, self._content_type, kept.tail, kept.missing_bytes, self._known)
-        except Exception as bug:
-            self._on_bug(bug)
-        return self._text
-
-
 class ResponseHead(msgspec.Struct, frozen=True, kw_only=True):
     """The head of a response, and what it says about the body. `length_bytes` is None if it is unknown."""
 
     status: int
     method: str
     headers: dict[str, str]
-    content_type: str
+    media_type: str
     length_bytes: int | None
     is_encoded: bool
 
     @property
-    def media_type(self) -> str:
-        return self.content_type.partition(";")[0].strip().lower()
-
-    @property
     def is_stream(self) -> bool:
         """Whether its readers stop at the end of the stream, and may never close it."""
-        return self.media_type in _STREAMS
+        return self.media_type == "text/event-stream"
 
     @property
     def has_no_body(self) -> bool:
@@ -188,8 +142,7 @@ class ResponseHead(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_json(self) -> bool:
-        named = self.media_type in {"application/json", "text/json"} or self.media_type.endswith("+json")
-        return named and not self.is_stream
+        return self.media_type in {"application/json", "text/json"} or self.media_type.endswith("+json")
 
     @property
     def is_unsized_json(self) -> bool:
@@ -203,15 +156,15 @@ def find_header(headers: Mapping[str, str], name: str) -> str:
 
 
 def read_head(response: HttpResponse) -> ResponseHead:
-    headers = response.headers
+    headers = dict(response.headers.items())
     is_encoded = find_header(headers, "content-encoding").lower() not in {"", "identity"}
     length = find_header(headers, "content-length")
     is_length = length.isascii() and length.isdigit() and len(length) < 20
     return ResponseHead(
         status=response.status,
         method=response.method,
-        headers=dict(headers.items()),
-        content_type=find_header(headers, "content-type"),
+        headers=headers,
+        media_type=find_header(headers, "content-type").partition(";")[0].strip().lower(),
         length_bytes=int(length) if is_length and not is_encoded else None,
         is_encoded=is_encoded,
     )
@@ -232,3 +185,60 @@ def find_fault(head: ResponseHead, body: BodyCapture, *, end_seen: bool) -> str 
     if head.length_bytes is not None:
         return UNEXPECTED_END if is_short(head, body) else None
     return None if head.is_unsized_json and body.holds_one_document() else UNEXPECTED_END
+
+
+class ExchangeRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """One exchange that has been counted. Its texts are redacted when they are read, which may take milliseconds.
+
+    `request` (without its body, which is `sent`) is None if only a response was recorded, `head` if none came.
+    """
+
+    number: int
+    status: AttemptStatus
+    error: str | None
+    started_at: datetime | None
+    answered_at: datetime | None
+    ended_at: datetime
+    process_secrets: KnownSecrets
+    request: HttpRequest | None
+    sent: Kept
+    head: ResponseHead | None
+    received: BodyCapture
+
+    @cached_property
+    def known(self) -> KnownSecrets:
+        """The secrets that it may repeat."""
+        return self.process_secrets.sent_with(self.request.headers) if self.request else self.process_secrets
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory that its bodies take."""
+        return len(self.sent.head) + len(self.sent.tail) + self.received.held_bytes
+
+    @property
+    def method(self) -> str:
+        return self.request.method if self.request else self.head.method if self.head else ""
+
+    @property
+    def status_code(self) -> int | None:
+        return self.head.status if self.head else None
+
+    @property
+    def url(self) -> str:
+        return redact_line(self.request.url, self.known) if self.request else ""
+
+    @property
+    def request_headers(self) -> dict[str, str]:
+        return redact_headers(self.request.headers, self.known) if self.request else {}
+
+    @property
+    def response_headers(self) -> dict[str, str]:
+        return redact_headers(self.head.headers, self.known) if self.head else {}
+
+    @property
+    def request_body(self) -> str:
+        return self.sent.redact(self.request.headers if self.request else {}, self.known)
+
+    @property
+    def response_body(self) -> str:
+        return self.received.keep().redact(self.head.headers if self.head else {}, self.known)

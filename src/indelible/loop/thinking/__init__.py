@@ -1,1 +1,0 @@
-"""Models that think in their text: the thinking is moved to a reasoning block."""

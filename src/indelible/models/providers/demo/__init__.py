@@ -1,1 +1,0 @@
-"""The built-in model that needs no key and no network."""

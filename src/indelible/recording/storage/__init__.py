@@ -1,1 +1,0 @@
-"""Where debug records are stored."""
