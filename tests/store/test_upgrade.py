@@ -25,7 +25,7 @@ from tests.support.waiting import deadline
 import indelible
 from indelible.app.chat import Chat
 from indelible.content import ToolCall, ToolResult
-from indelible.store.database.migrate import FIRST, HEAD, VERSION_TABLE, Migrated, migrate
+from indelible.store.database.migrate import FIRST, HEAD, VERSION_TABLE, Migrated, list_revisions, migrate
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step
 
@@ -68,6 +68,11 @@ async def read_rows(database: str) -> dict[str, list[dict[str, Any]]]:
     await close_databases()
     await engine.dispose()
     return found
+
+
+def test_every_migration_has_a_database_that_the_server_before_it_filled() -> None:
+    """But for 0017, which came together with 0016."""
+    assert {FIRST, *list_revisions()[2:-1]} <= set(NUMBERS)
 
 
 # --- the schema -----------------------------------------------------------------------------
