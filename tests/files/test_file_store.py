@@ -22,9 +22,8 @@ from tests.store.driver import OWNER
 from indelible.api.shapes import StoredFile
 from indelible.errors import Invalid, NotFound, TooLarge, TooMany, UnsupportedType
 from indelible.files.bytes import DatabaseBytes, DirectoryBytes
-from indelible.files.protocol import CHUNK_BYTES, FileLimits, FileStore, UploadKey
+from indelible.files.protocol import CHUNK_BYTES, FileLimits, FileStore, FileVariant, UploadKey
 from indelible.files.sql_files import SqlFiles
-from indelible.store.database.tables.enumerations import FileVariant
 from indelible.store.database.transaction import Database, Transaction
 
 KEPT_BY = {

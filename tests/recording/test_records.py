@@ -24,13 +24,13 @@ from tests.recording.recorded import LATER, NOON, count_rows, load_run, make_all
 from tests.store.driver import Driver, dump
 from tests.support.engine import begin_write, get_database
 from tests.support.examples import count_examples
+from tests.support.tables import workers
 
 from indelible.api.records import Record, RunRecord, StepRecord
 from indelible.errors import NotAllowed
 from indelible.machine import commands as c
 from indelible.machine.commands import Delete
 from indelible.recording.storage import GONE, REPLACED, RecordStore
-from indelible.store.database.tables.chats import workers
 from indelible.store.sql_store import SqlStore
 from indelible.testing import ManualClock
 

@@ -12,13 +12,15 @@ each byte store.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
 from indelible.api.shapes import StoredFile
-from indelible.store.database.tables.enumerations import FilePlace, FileVariant
 
+FilePlace = Literal["database", "directory", "s3"]
+"""Where the bytes of a file are."""
+FileVariant = Literal["content", "preview"]
 CHUNK_BYTES: Final = 256 * 1024
 """How much of a file is in memory at a time, and in one row of the database."""
 VARIANT_SUFFIX: Final[dict[FileVariant, str]] = {"content": "", "preview": ".preview"}
