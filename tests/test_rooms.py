@@ -25,8 +25,8 @@ from typing import Final, NamedTuple
 PACKAGE: Final = Path(__file__).parent.parent / "src" / "indelible"
 
 AT_MOST: Final[Mapping[str, float]] = {
-    "modules": 412,
-    "lines": 62_100,
+    "modules": 413,
+    "lines": 62_300,
     "lines of the largest module": 500,
     "modules under 40 lines": 82,
     "preamble, % of all lines": 16.9,

@@ -211,7 +211,7 @@ async def test_a_reply_is_stopped_in_every_phase_and_the_next_message_is_answere
             ]
             await expect(page.locator(".thinking summary")).to_have_text(["Thought"])
             await expect(page.locator(".cut-note")).to_have_text(["Stopped · saved"] * 2)
-            await expect(page.locator(".tool > summary")).to_contain_text(["weatherstopped", "asknot run"])
+            await expect(page.locator(".tool > summary")).to_contain_text(["weatherOutcome unknown", "askNot run"])
 
 
 async def test_a_reply_of_two_megabytes_is_shown_completely(browser: Browser, database: str) -> None:

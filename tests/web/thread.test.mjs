@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { ChatState } from "../../src/indelible/server/web/core/chat.js";
 import { MarkdownDocument } from "../../src/indelible/server/web/core/markdown.js";
-import { copyText, isNotRun, isOutcomeUnknown, makePendingItem, Thread } from "../../src/indelible/server/web/core/thread.js";
+import { copyText, makePendingItem, outcomeOf, Thread } from "../../src/indelible/server/web/core/thread.js";
 import { message, snapshot } from "./stand_ins.mjs";
 
 function open(messages, more) {
@@ -180,13 +180,12 @@ test("a snapshot taken in the middle of a reply goes on with the parts that foll
   assert.equal(copyText(new Thread().build(other)[0]), "It rains.");
 });
 
-test("an unknown outcome, and a call that was never run, are told from an error", () => {
-  assert.equal(isNotRun({ is_error: true, output: "Interrupted: the user stopped the reply before this call was run." }), true);
-  assert.equal(isNotRun({ is_error: true, output: "Cancelled: no such city" }), false);
-  assert.equal(isNotRun(undefined), false);
-  assert.equal(isOutcomeUnknown({ is_error: true, output: "Outcome unknown: this call was started." }), true);
-  assert.equal(isOutcomeUnknown({ is_error: true, output: "Boom" }), false);
-  assert.equal(isOutcomeUnknown(undefined), false);
+test("what happened to a call is a value, whatever the sentence beside it says", () => {
+  for (const outcome of ["ran", "failed", "not_run", "unknown"]) {
+    assert.equal(outcomeOf({ type: "tool_result", outcome, is_error: outcome !== "ran", output: "Not run: the dog is asleep" }), outcome);
+  }
+  assert.equal(outcomeOf({ type: "tool_result", output: "Outcome unknown: this call was started." }), "ran");
+  assert.equal(outcomeOf({ type: "tool_result", is_error: true, output: "Outcome unknown: this call was started." }), "failed");
 });
 
 test("a message of the user has one key, on its way and stored", () => {

@@ -28,7 +28,7 @@ from indelible.api.shapes import Accepted
 from indelible.app.app import User
 from indelible.app.chat import Chat
 from indelible.clock import Clock
-from indelible.content import Part, TextDelta, ToolResult
+from indelible.content import Part, ResultOutcome, TextDelta, ToolResult
 from indelible.errors import Invalid
 from indelible.terminal.feed_view import BUSY, ChatSetup, FeedView
 from indelible.terminal.markdown import disarm, disarm_data
@@ -88,6 +88,14 @@ class PlainChat:
         self.failed |= feed_view.status == "error"
 
 
+_VERBS: Final[dict[ResultOutcome, str]] = {
+    "ran": "answered",
+    "failed": "failed",
+    "not_run": "not run",
+    "unknown": "outcome unknown",
+}
+
+
 class PlainReply:
     """A stage (feed_view.py) that is written: one reply. `tools`: whether results of tools are among its lines."""
 
@@ -103,8 +111,7 @@ class PlainReply:
             case TextDelta():
                 self._write(self._disarm(part.delta))
             case ToolResult():
-                verb = "failed" if part.is_error else "answered"
-                line = f"[{part.name} {verb}: {' '.join(str(part.output).split())}]"
+                line = f"[{part.name} {_VERBS[part.outcome]}: {' '.join(str(part.output).split())}]"
                 self.end()
                 if self._tools:
                     self._write(self._disarm(f"\n{line}\n\n"))

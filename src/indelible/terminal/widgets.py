@@ -14,7 +14,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text as StyledText
 
-from indelible.content import ToolResult
+from indelible.content import ResultOutcome, ToolResult
 from indelible.terminal.markdown import Line, disarm, render_lines, render_markdown, split_finished, trim_blank
 
 PROMPT: Final = "you › "
@@ -67,6 +67,15 @@ class ThoughtWidget:
         return [[_MARGIN, *line] for line in trim_blank(render_lines(thought, console, indent=_MARGIN.cell_length))]
 
 
+_OUTCOMES: Final[dict[ResultOutcome, tuple[str, str, str]]] = {
+    "ran": ("✓", "", "green"),
+    "failed": ("✗", "", "red"),
+    "not_run": ("–", " · not run", "yellow"),
+    "unknown": ("?", " · outcome unknown", "yellow"),
+}
+"""The sign, the words and the colour of a result; the first two need no words."""
+
+
 class ToolWidget:
     """A tool call: one line with its progress."""
 
@@ -93,10 +102,10 @@ class ToolWidget:
             yield call, "dim"
             yield f" · {'stopped' if self.finished else self.state}", "dim"
         else:
-            sign, colour = ("✗", "red") if self.result.is_error else ("✓", "green")
+            sign, words, colour = _OUTCOMES[self.result.outcome]
             yield f"{sign} ", colour
             yield call, "dim"
-            yield f" → {self.result.output}", colour
+            yield f"{words} → {self.result.output}", colour
 
 
 class QuoteWidget:

@@ -34,6 +34,7 @@ from indelible.content import (
     decode_blocks,
     encode,
 )
+from indelible.content.blocks import recover_outcome
 from indelible.content.messages import extract_title
 from indelible.errors import ChatNotFound, Invalid, NotFound
 from indelible.ids import new_id
@@ -45,7 +46,8 @@ from indelible.store.payloads import ChatPatch
 from indelible.store.protocol import Outcome
 
 FORMAT: Final = "indelible.chat"
-VERSION: Final = 1
+VERSION: Final = 2
+"""Files of version 1 have no outcomes of tools."""
 MAX_MESSAGES: Final = 100_000
 _MOST: Final = 2**46
 """The most tokens, and billionths of a dollar, in one message. The sum over `MAX_MESSAGES` messages still fits."""
@@ -192,13 +194,24 @@ def parse_file(content: bytes) -> ChatFile:
         known = msgspec.json.decode(content, type=_Version)
         if known.format != FORMAT:
             raise Invalid(f"Not an exported chat: its format is {known.format[:40]!r}, not {FORMAT!r}.")
-        if known.version != VERSION:
-            raise Invalid(f"This file has version {known.version} of the format; this server reads {VERSION}.")
+        if not 1 <= known.version <= VERSION:
+            raise Invalid(f"This file has version {known.version} of the format; this server reads up to {VERSION}.")
         file = msgspec.json.decode(content, type=ChatFile)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(f"Not an exported chat: {str(error)[:200]}") from None
     _check(file)
-    return file
+    return _recover_outcomes(file) if file.version == 1 else file
+
+
+def _recover_outcomes(file: ChatFile) -> ChatFile:
+    messages = [
+        replace(
+            message,
+            blocks=[recover_outcome(block) if isinstance(block, ToolResult) else block for block in message.blocks],
+        )
+        for message in file.messages
+    ]
+    return replace(file, version=VERSION, messages=messages)
 
 
 def _check(file: ChatFile) -> None:

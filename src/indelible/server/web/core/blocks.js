@@ -15,7 +15,8 @@
  * @property {string} [call_id]
  * @property {any} [output]
  * @property {boolean} [is_error]
- * @property {boolean} [interrupted]
+ * @property {"ran" | "failed" | "not_run" | "unknown"} [outcome]  of a tool result; none: it ran
+ * @property {string} [reason]  why it did not run, or is unknown
  * @property {boolean} [started]
  * @property {string} [progress]
  * @property {string | null} [started_at]

@@ -45,18 +45,9 @@
  * @property {import("./outbox.js").Entry} [pending]  a message on its way: it has no messages yet
  */
 
-const OUTCOME_UNKNOWN = /^outcome unknown\b/i;
-// The server's own results for calls that nobody ran (content/assemble.py, store/commands/apply/texts.py).
-const NOT_RUN = /^(Not run: the |Interrupted: the user |Cancelled: the (user|conversation) |Expired: nobody )/;
-
-/** Whether a tool's result says that nobody knows whether the tool had an effect. @param {Block | undefined} result */
-export function isOutcomeUnknown(result) {
-  return Boolean(result?.is_error) && typeof result?.output === "string" && OUTCOME_UNKNOWN.test(result.output);
-}
-
-/** Whether a call was never run: the reply was stopped, or broke off, before. @param {Block | undefined} result */
-export function isNotRun(result) {
-  return Boolean(result?.is_error) && typeof result?.output === "string" && NOT_RUN.test(result.output);
+/** What happened to a call. Results from before servers said it have `is_error` alone. @param {Block} result */
+export function outcomeOf(result) {
+  return result.outcome ?? (result.is_error ? "failed" : "ran");
 }
 
 const PAGE = 64;

@@ -11,6 +11,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from indelible.content import Block, File, Message, Text, ToolResult, encode
+from indelible.content.assemble import answer_unrun
 from indelible.errors import LeaseLost
 from indelible.ids import new_id
 from indelible.machine import effects
@@ -202,10 +203,8 @@ async def _use_files_of(change: ChatChange, result: ToolResult) -> list[File]:
 
 
 async def answer_open_calls(change: ChatChange, effect: effects.AnswerOpenCalls) -> None:
-    answers: list[Block] = [
-        ToolResult(call_id=call.id, name=call.name, output=ANSWERS[effect.reason], is_error=True)
-        for call in change.open_calls
-    ]
+    text = ANSWERS[effect.reason]
+    answers: list[Block] = [answer_unrun(call, effect.reason, text) for call in change.open_calls]
     await put(change, Message(role="tool", blocks=answers))
 
 
