@@ -26,7 +26,7 @@ PACKAGE: Final = Path(__file__).parent.parent / "src" / "indelible"
 
 AT_MOST: Final[Mapping[str, float]] = {
     "modules": 413,
-    "lines": 62_300,
+    "lines": 62_350,
     "lines of the largest module": 500,
     "modules under 40 lines": 82,
     "preamble, % of all lines": 16.9,

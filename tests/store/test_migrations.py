@@ -351,6 +351,17 @@ OLD_OUTCOMES: dict[str, list[tuple[str, str | None]]] = {
 }
 
 
+OLD_NOTICES: dict[str, tuple[str, bytes | None]] = {
+    "stopped": ("Stopped by you.", None),
+    "length": (
+        "The reply reached its length limit. Continue resumes it; without any words yet, Retry asks again.",
+        None,
+    ),
+    "failed": ("No key.", b'{"kind":"auth","message":"No key."}'),
+    "empty": ("The model returned nothing.", None),
+}
+
+
 async def test_the_upgrade_to_0018_gives_the_results_of_old_servers_their_outcome(new_database: str) -> None:
     await migrate(new_database, target="0017")
     engine = await open_engine(new_database)
@@ -360,6 +371,10 @@ async def test_the_upgrade_to_0018_gives_the_results_of_old_servers_their_outcom
     message = """
         INSERT INTO messages (chat_id, id, role, blocks, visibility, created_at)
         SELECT chat_id, :id, 'tool', :blocks, visibility, created_at FROM messages WHERE chat_id = 'c' AND role = 'user'
+        """
+    notice = """
+        INSERT INTO messages (chat_id, id, role, blocks, visibility, created_at, error)
+        SELECT chat_id, :id, 'notice', :blocks, 'people', created_at, :error FROM messages WHERE id = 'm'
         """
     turn = """
         INSERT INTO turns (chat_id, id, number, kind, started_at) SELECT id, 't', 1, 'reply', created_at FROM chats
@@ -377,6 +392,9 @@ async def test_the_upgrade_to_0018_gives_the_results_of_old_servers_their_outcom
     async with begin_write(engine) as connection:
         for case, blocks in [*old.items(), ("unreadable", b'[{"is_error":true'), ("other", BLOCKS)]:
             await connection.execute(text(message), {"id": case, "blocks": blocks})
+        for case, (words, error) in OLD_NOTICES.items():
+            given = {"id": case, "blocks": encode([Text(words)]), "error": error}
+            await connection.execute(text(notice), given)
         await connection.execute(text(turn))
         await connection.execute(text(attempts))
         await connection.execute(text(row), {"parts": parts})
@@ -386,8 +404,12 @@ async def test_the_upgrade_to_0018_gives_the_results_of_old_servers_their_outcom
 
     engine = await open_engine(new_database)
     async with begin_read(engine) as connection:
-        stored = dict((await connection.execute(text("SELECT id, blocks FROM messages WHERE role = 'tool'"))).all())
-        journals = dict((await connection.execute(text("SELECT attempt_id, parts FROM journal"))).all())
+        rows = (await connection.execute(text("SELECT id, blocks FROM messages WHERE role = 'tool'"))).all()
+        stored = {row.id: row.blocks for row in rows}
+        rows = (await connection.execute(text("SELECT attempt_id, parts FROM journal"))).all()
+        journals = {row.attempt_id: row.parts for row in rows}
+        rows = (await connection.execute(text("SELECT id, blocks FROM messages WHERE role = 'notice'"))).all()
+        notices = {id_: json.loads(blocks)[0].get("metadata", {}).get("notice") for id_, blocks in rows}
     assert stored.pop("unreadable") == b'[{"is_error":true'
     assert stored.pop("other") == BLOCKS
     found = {case: json.loads(blocks) for case, blocks in stored.items()}
@@ -395,6 +417,7 @@ async def test_the_upgrade_to_0018_gives_the_results_of_old_servers_their_outcom
     assert said == OLD_OUTCOMES
     assert found == {case: json.loads(blocks) for case, blocks in old.items()}  # and nothing else has changed
     assert journals == {"ended": parts, "running": stored["turn"]}
+    assert notices == {"stopped": "stopped", "length": "length", "failed": "failed", "empty": None}
     await close(engine)
 
 

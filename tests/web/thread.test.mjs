@@ -22,6 +22,9 @@ const PARTS = [
   { type: "tool_progress", call_id: "c1", message: "looking" }, { type: "tool_result", call_id: "c1", name: "weather", output: "Rain" },
 ];
 
+/** @param {string} id @param {string} text @param {string} kind */
+const notice = (id, text, kind) => message(id, "notice", null, { blocks: [{ type: "text", text, metadata: { notice: kind } }] });
+
 test("the keys and the text of a reply are the same before and after it ends", () => {
   const [chat, thread] = open([message("m1", "user", "Rain?")], { status: "running", turn: "t1" });
   chat.apply("attempt", { attempt: "a1", model: "demo" });
@@ -64,7 +67,7 @@ test("a token changes the last item of the last page, and earlier messages leave
 });
 
 test("a notice that the card of the error repeats is not shown", () => {
-  const [chat, thread] = open([message("m1", "user", "Rain?"), message("m2", "notice", "The key is wrong.")], { status: "error" });
+  const [chat, thread] = open([message("m1", "user", "Rain?"), notice("m2", "The key is wrong.", "failed")], { status: "error" });
   assert.equal(thread.build(chat).length, 2);
   chat.apply("error", { message: "The key is wrong." });
   assert.equal(thread.build(chat).length, 1);
@@ -105,7 +108,7 @@ test("an interrupted reply that was continued is one text with a mark, and think
 
 test("a stop is told once, and disappears when the reply is continued", () => {
   const cut = message("m2", "assistant", "It r", { partial: true, reason: "interrupted" });
-  const [chat, thread] = open([message("m1", "user", "?"), cut, message("n", "notice", "Stopped by you.")]);
+  const [chat, thread] = open([message("m1", "user", "?"), cut, notice("n", "Stopped by you.", "stopped")]);
   assert.deepEqual(thread.build(chat).map(({ kind, cut: isCut }) => [kind, isCut]), [["user", false], ["reply", true]]);
   chat.apply("message", { message: message("m3", "assistant", "ains.", { continues: "m2" }), attempt: "a9" });
   const [, reply] = thread.build(chat);
@@ -114,7 +117,7 @@ test("a stop is told once, and disappears when the reply is continued", () => {
 });
 
 test("a stop before the first word is a notice of its own", () => {
-  const [chat, thread] = open([message("m1", "user", "?"), message("n", "notice", "Stopped by you.")]);
+  const [chat, thread] = open([message("m1", "user", "?"), notice("n", "Stopped by you.", "stopped")]);
   assert.deepEqual(thread.build(chat).map(({ kind }) => kind), ["user", "notice"]);
 });
 

@@ -40,6 +40,7 @@ from indelible.errors import ChatNotFound, Invalid, NotFound
 from indelible.ids import new_id
 from indelible.machine.states import Status
 from indelible.store.commands.apply.files import use_files
+from indelible.store.commands.apply.texts import recover_notice
 from indelible.store.commands.fork import insert_copies
 from indelible.store.database.transaction import Transaction, to_time, to_utc
 from indelible.store.payloads import ChatPatch
@@ -47,7 +48,7 @@ from indelible.store.protocol import Outcome
 
 FORMAT: Final = "indelible.chat"
 VERSION: Final = 2
-"""Files of version 1 have no outcomes of tools."""
+"""Files of version 1 have neither outcomes of tools nor kinds of notices."""
 MAX_MESSAGES: Final = 100_000
 _MOST: Final = 2**46
 """The most tokens, and billionths of a dollar, in one message. The sum over `MAX_MESSAGES` messages still fits."""
@@ -204,14 +205,14 @@ def parse_file(content: bytes) -> ChatFile:
 
 
 def _recover_outcomes(file: ChatFile) -> ChatFile:
-    messages = [
-        replace(
-            message,
-            blocks=[recover_outcome(block) if isinstance(block, ToolResult) else block for block in message.blocks],
-        )
-        for message in file.messages
-    ]
+    messages = [replace(message, blocks=_recover_blocks(message)) for message in file.messages]
     return replace(file, version=VERSION, messages=messages)
+
+
+def _recover_blocks(message: FileMessage) -> list[Block]:
+    if message.role == "notice":
+        return recover_notice(message.blocks, has_failed=message.error is not None)
+    return [recover_outcome(block) if isinstance(block, ToolResult) else block for block in message.blocks]
 
 
 def _check(file: ChatFile) -> None:

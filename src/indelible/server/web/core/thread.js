@@ -50,6 +50,9 @@ export function outcomeOf(result) {
   return result.outcome ?? (result.is_error ? "failed" : "ran");
 }
 
+/** The notices that say what the end of a cut reply says. @type {Record<string, string | undefined>} */
+const NOTICE_OF = { interrupted: "stopped", length: "length" };
+const FAILURES = ["failed", "crashed"];
 const PAGE = 64;
 
 /** Builds the items of one chat again and again, and reuses those that did not change. */
@@ -161,7 +164,7 @@ function group(chat) {
   }
   const last = groups.at(-1);
   // The card of the error says it already.
-  if (last?.kind === "notice" && chat.status === "error" && plainText(last.messages[0].blocks) === chat.error?.message) groups.pop();
+  if (last?.kind === "notice" && chat.status === "error" && chat.error && FAILURES.includes(noticeOf(last.messages[0]))) groups.pop();
   return groups;
 }
 
@@ -176,9 +179,12 @@ function openReply(groups) {
 /** "Stopped by you." below a reply that shows "Stopped · saved" is said twice. So is its length limit. @param {Group} reply @param {Message} notice */
 function repeatsTheReply(reply, notice) {
   const last = reply.messages.findLast(({ role }) => role === "assistant");
-  const text = plainText(notice.blocks);
-  if (!last?.partial) return false;
-  return last.reason === "interrupted" ? text.startsWith("Stopped") : last.reason === "length" && text.startsWith("The reply reached its length limit");
+  return Boolean(last?.partial) && noticeOf(notice) === NOTICE_OF[last?.reason ?? ""];
+}
+
+/** What a notice tells of. @param {Message} notice @returns {string} */
+function noticeOf(notice) {
+  return notice.blocks[0]?.metadata?.notice ?? "";
 }
 
 /** @param {Block} block */

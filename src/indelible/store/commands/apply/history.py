@@ -17,7 +17,7 @@ from indelible.ids import new_id
 from indelible.machine import effects
 from indelible.store.commands.apply.change import ChatChange, Handlers
 from indelible.store.commands.apply.files import use_files
-from indelible.store.commands.apply.texts import ANSWERS, CONTINUE, ERRORS, NOTICES
+from indelible.store.commands.apply.texts import ANSWERS, CONTINUE, ERRORS, NOTICES, name_notice
 from indelible.store.commands.totals import Totals
 from indelible.store.database.transaction import Transaction, insert
 from indelible.store.payloads import (
@@ -218,7 +218,7 @@ async def add_notice(change: ChatChange, effect: effects.AddNotice) -> None:
     text = given or NOTICES[effect.kind]
     error = encode(choose_error(change, effect.kind)) if effect.kind in ERRORS else None
     shown = [] if summary is None else summary.blocks  # people can read it
-    notice = Message(role="notice", blocks=[Text(text), *shown], visibility="people")
+    notice = Message(role="notice", blocks=[name_notice(Text(text), effect.kind), *shown], visibility="people")
     await put(change, notice, columns={} if error is None else {"error": error})
 
 

@@ -1,4 +1,4 @@
-"""0018: the results of tools from before they had an outcome get it: clients read it from the stored rows as they are.
+"""0018: old results of tools get an outcome, and old notices a kind: clients read the stored rows as they are.
 
 What is journalled of attempts that still run is converted too, because their replies are still to be made of it. The
 journals of ended attempts stay as they are: nothing is made of them any more. Rows that cannot be read stay too.
@@ -6,15 +6,16 @@ journals of ended attempts stay as they are: nothing is made of them any more. R
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
 from alembic import op
 from sqlalchemy import Connection, text
 
-from indelible.content import Block, Part, ToolResult, decode_blocks, decode_parts, encode
+from indelible.content import ToolResult, decode_blocks, decode_parts, encode
 from indelible.content.blocks import recover_outcome
+from indelible.store.commands.apply.texts import recover_notice
 from indelible.store.database.migrations.spelling import get_dialect
 
 revision: Final = "0018"
@@ -33,6 +34,10 @@ SELECT j.chat_id, j.attempt_id, j.n, j.parts FROM journal AS j
 JOIN attempts AS a ON a.chat_id = j.chat_id AND a.id = j.attempt_id
 WHERE a.ended_at IS NULL AND {marked}
 """
+_NOTICES: Final = """
+SELECT chat_id, id, blocks, error FROM messages WHERE role = 'notice' AND (chat_id, id) > (:chat_id, :id)
+ORDER BY chat_id, id LIMIT :n
+"""
 _SET_BLOCKS: Final = "UPDATE messages SET blocks = :blocks WHERE chat_id = :chat_id AND id = :id"
 _SET_PARTS: Final = """
 UPDATE journal SET parts = :parts WHERE chat_id = :chat_id AND attempt_id = :attempt_id AND n = :n
@@ -41,17 +46,24 @@ UPDATE journal SET parts = :parts WHERE chat_id = :chat_id AND attempt_id = :att
 
 def upgrade() -> None:
     connection, marked = op.get_bind(), _HAS_MARK[get_dialect()]
-    _convert_messages(connection, text(_MESSAGES.format(marked=marked.format("blocks"))))
-    rows = connection.execute(text(_JOURNAL.format(marked=marked.format("j.parts"))), {"mark": _MARK}).all()
-    _write(connection, _SET_PARTS, [{**row._mapping, "parts": _convert(row.parts, decode_parts)} for row in rows])
+    messages = text(_MESSAGES.format(marked=marked.format("blocks"))).bindparams(mark=_MARK)
+    _convert_messages(connection, messages, lambda row: _convert(row.blocks, decode_blocks, _recover_outcomes))
+    _convert_messages(connection, text(_NOTICES), _convert_notice)
+    journal = text(_JOURNAL.format(marked=marked.format("j.parts"))).bindparams(mark=_MARK)
+    rows = connection.execute(journal).all()
+    converted = [{**row._mapping, "parts": _convert(row.parts, decode_parts, _recover_outcomes)} for row in rows]
+    _write(connection, _SET_PARTS, converted)
 
 
-def _convert_messages(connection: Connection, chunk: Any) -> None:
+def _convert_messages(connection: Connection, chunk: Any, convert: Callable[[Any], bytes]) -> None:
     last = {"chat_id": "", "id": ""}
-    while rows := connection.execute(chunk, {**last, "mark": _MARK, "n": _CHUNK_ROWS}).all():
-        last = {"chat_id": rows[-1].chat_id, "id": rows[-1].id}
-        converted = [{**row._mapping, "blocks": _convert(row.blocks, decode_blocks)} for row in rows]
-        _write(connection, _SET_BLOCKS, converted)
+    while rows := connection.execute(chunk, {**last, "n": _CHUNK_ROWS}).all():
+        last = _name(rows[-1])
+        _write(connection, _SET_BLOCKS, [_name(row) | {"blocks": convert(row)} for row in rows])
+
+
+def _name(row: Any) -> dict[str, Any]:
+    return {"chat_id": row.chat_id, "id": row.id}
 
 
 def _write(connection: Connection, statement: str, rows: Sequence[dict[str, Any]]) -> None:
@@ -59,9 +71,16 @@ def _write(connection: Connection, statement: str, rows: Sequence[dict[str, Any]
         connection.execute(text(statement), rows)
 
 
-def _convert(stored: bytes, decode: Any) -> bytes:
+def _convert_notice(row: Any) -> bytes:
+    return _convert(row.blocks, decode_blocks, lambda blocks: recover_notice(blocks, has_failed=row.error is not None))
+
+
+def _recover_outcomes(found: list[Any]) -> list[Any]:
+    return [recover_outcome(each) if isinstance(each, ToolResult) else each for each in found]
+
+
+def _convert(stored: bytes, decode: Callable[[bytes], list[Any]], change: Callable[[list[Any]], list[Any]]) -> bytes:
     try:
-        found: list[Block | Part] = decode(stored)
+        return encode(change(decode(stored)))
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return stored
-    return encode([recover_outcome(each) if isinstance(each, ToolResult) else each for each in found])
