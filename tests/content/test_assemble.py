@@ -218,7 +218,7 @@ def test_a_call_that_was_started_is_marked_until_it_is_sealed() -> None:
     assert assemble(parts) == [ToolCall(id="a", name="pay", arguments="{}", started=True)]
     assert finalize(assemble(parts), None, AT) == [ToolCall(id="a", name="pay", arguments="{}")]
     assert finalize(assemble(parts), "crashed", AT)[1] == ToolResult(
-        call_id="a", name="pay", output=OUTCOME_UNKNOWN, is_error=True
+        call_id="a", name="pay", output=OUTCOME_UNKNOWN, outcome="unknown", reason="lost"
     )
     assert assemble([ToolStarted("b", "pay")]) == []
 
@@ -353,7 +353,11 @@ def test_of_a_cut_step_every_local_call_has_exactly_one_result(parts: list[Part]
         if result not in raw:
             assert result.is_error
             started = any(isinstance(part, ToolStarted) and part.call_id == result.call_id for part in parts)
-            assert result.output in ((OUTCOME_UNKNOWN, UNANSWERED[reason]) if started else (UNANSWERED[reason],))
+            told = {
+                UNANSWERED[reason]: ("not_run", reason),
+                **({OUTCOME_UNKNOWN: ("unknown", "lost")} if started else {}),
+            }
+            assert told[result.output] == (result.outcome, result.reason)
 
 
 @given(streams, optional_reasons)

@@ -22,8 +22,8 @@ from indelible.content import Finish, Part, ToolCall, ToolResult, ToolStarted, d
 from indelible.content.assemble import PartAssembler, conclude, finalize
 
 if TYPE_CHECKING:
+    from indelible.content import PartialReason
     from indelible.content.assemble import Conclusion
-    from indelible.content.messages import PartialReason
 
 finishes = st.sampled_from([Finish("stop"), Finish("tool_calls"), Finish("length")])
 endings = st.one_of(streams, st.builds(lambda parts, finish: [*parts, finish], streams, finishes))

@@ -198,6 +198,26 @@ def test_usage_adds_up_field_by_field(one: Usage, other: Usage) -> None:
         assert both.get(name, 0) == getattr(one, name) + getattr(other, name)
 
 
+@pytest.mark.parametrize(
+    ("old", "outcome"),
+    [
+        (b"", "ran"),
+        (b', "is_error": true', "failed"),
+        (b', "is_error": true, "interrupted": true', "unknown"),
+        (b', "outcome": "not_run"', "not_run"),
+        (b', "is_error": true, "outcome": "unknown"', "unknown"),
+    ],
+)
+def test_is_error_follows_from_the_outcome_and_stands_for_it_where_there_is_none(old: bytes, outcome: str) -> None:
+    stored = (
+        b'[{"type": "tool_result", "call_id": "1", "name": "pay", "output": "Not run: the server stopped"%b}]' % old
+    )
+    (result,) = decode_blocks(stored)
+    assert isinstance(result, ToolResult)
+    assert (result.outcome, result.is_error) == (outcome, outcome != "ran")
+    assert decode_blocks(encode([result])) == [result]
+
+
 def test_text_and_tool_calls_are_visible_and_nothing_else_is() -> None:
     call = ToolCall(id="1", name="weather")
     hidden: list[Block] = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from functools import partial
 from typing import Any
 
@@ -165,6 +166,46 @@ async def test_a_tool_is_a_card_with_progress_and_result(browser: Browser, datab
         await expect(window.items).to_have_count(2)
 
 
+@pytest.mark.may_log("the tool fail raised an error")
+async def test_the_card_of_a_tool_says_what_happened_and_not_what_its_words_are(
+    browser: Browser, database: str
+) -> None:
+    @tool
+    async def look() -> str:
+        """Looks."""
+        return "Not run: the dog is asleep"
+
+    @tool
+    async def fail() -> str:
+        """Fails."""
+        raise ValueError("Outcome unknown")
+
+    @tool(timeout_s=0.05)
+    async def pay() -> str:
+        """Never answers."""
+        await asyncio.Event().wait()
+        return "never"
+
+    names = ("look", "fail", "nothing", "pay")
+    calls: list[Step] = [parts.tool_call(str(number), name, "{}") for number, name in enumerate(names)]
+    model = ScriptedModel([[*calls, parts.finish("tool_calls")], say("Done.")])
+    async with (
+        serve_app(database, model, tools=[look, fail, pay]) as server,
+        browse(browser, server.url) as window,
+    ):
+        await window.send("Do it all.")
+        await expect(window.items.last.locator(".text")).to_have_text("Done.")
+        states = window.page.locator(".tool .tool-state")
+        shown: list[str | re.Pattern[str]] = [re.compile(r"^Ran · [\d.]+ s$"), "Failed", "Not run", "Outcome unknown"]
+        await expect(states).to_have_text(shown)
+        await window.page.reload()
+        await expect(states).to_have_text(shown)
+        await window.page.locator(".tool summary").last.click()
+        await expect(window.page.locator(".tool-body .amber")).to_have_text(
+            "This tool took too long, and was ended. It may or may not have taken effect."
+        )
+
+
 async def test_a_reply_is_stopped_in_every_phase_and_the_next_message_is_answered(
     browser: Browser, database: str
 ) -> None:
@@ -211,7 +252,7 @@ async def test_a_reply_is_stopped_in_every_phase_and_the_next_message_is_answere
             ]
             await expect(page.locator(".thinking summary")).to_have_text(["Thought"])
             await expect(page.locator(".cut-note")).to_have_text(["Stopped · saved"] * 2)
-            await expect(page.locator(".tool > summary")).to_contain_text(["weatherstopped", "asknot run"])
+            await expect(page.locator(".tool > summary")).to_contain_text(["weatherOutcome unknown", "askNot run"])
 
 
 async def test_a_reply_of_two_megabytes_is_shown_completely(browser: Browser, database: str) -> None:

@@ -85,7 +85,7 @@ async def test_a_call_that_had_begun_is_not_run_again_and_the_model_hears_that_i
     model = await adopt(harness, PAY, FINISH, ToolStarted("p", "pay"))
     assert ran == []
     (_, result) = harness.saved[0].blocks
-    assert result == ToolResult(call_id="p", name="pay", output=OUTCOME_UNKNOWN, is_error=True)
+    assert result == ToolResult(call_id="p", name="pay", output=OUTCOME_UNKNOWN, outcome="unknown", reason="lost")
     assert model.calls[0].messages[-1].blocks == [result]
 
 

@@ -220,7 +220,7 @@ def test_results_in_a_user_message_answer_too() -> None:
 
 def test_a_call_without_an_answer_gets_an_error() -> None:
     prompt = build(say("assistant", call("a"), call("b")), say("tool", result("b")), say("user", "well?"))
-    missing = ToolResult(call_id="a", name="weather", output=NO_RESULT, is_error=True)
+    missing = ToolResult(call_id="a", name="weather", output=NO_RESULT, outcome="unknown")
     assert show(prompt)[1] == ("tool", [result("b"), missing])
     [_, alone] = build(say("assistant", call("a")))
     assert alone.blocks == [missing]

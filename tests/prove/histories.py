@@ -72,7 +72,8 @@ class Author:
                 break
         self.history.deeds.stops += is_stopped
         if is_stopped:
-            self._add_message("notice", NOTICES["stopped"])
+            text = {"type": "text", "text": NOTICES["stopped"], "metadata": {"notice": "stopped"}}
+            self._add_message("notice", "", {"blocks": [text]})
         self._ended = {"turn": turn_id, "outcome": "interrupted" if is_stopped else "complete"}
 
     def _write_attempt(self, words: Sequence[str], *, is_last: bool, is_stopped: bool) -> None:

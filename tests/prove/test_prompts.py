@@ -81,3 +81,10 @@ def test_a_tool_that_ran_must_not_be_called_cancelled() -> None:
     ran, answered = (fault.sentence for fault in check_outputs(inspector.outputs, {"1-1": ONCE}, {"1-2"}))
     assert "jot_once 1-1, which ran" in ran
     assert "ask_user 1-2, which was answered" in answered
+
+
+def test_of_a_tool_that_ran_it_may_be_said_that_nobody_knows() -> None:
+    inspector = inspect(ask(FIRST), say("oak-1 ", JOT), answer(JOT, OUTCOME_UNKNOWN))
+    assert check_outputs(inspector.outputs, {"1-1": ONCE}, set(), {OUTCOME_UNKNOWN}) == []
+    (fault,) = check_outputs(inspector.outputs, {"1-1": ONCE}, set())  # no stored result has this outcome
+    assert OUTCOME_UNKNOWN in fault.sentence

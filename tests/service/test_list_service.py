@@ -121,6 +121,8 @@ async def test_pages_lead_on_and_back(app: indelible.App, search: str | None) ->
 def test_markdown_has_what_people_see_of_the_active_branch_in_order() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     call = ToolCall(id="c", name="look", arguments='{"a": "```"}')
+    results: list[Block] = [ToolResult("c", "look", "42")]
+    results += [ToolResult("c", "pay", "no", outcome=outcome) for outcome in ("failed", "not_run", "unknown")]
     messages = [
         FileMessage(id="1", role="user", blocks=[Text("Question")], created_at=at),
         FileMessage(id="2", parent_id="1", role="assistant", blocks=[Text("Old branch")], created_at=at),
@@ -129,7 +131,7 @@ def test_markdown_has_what_people_see_of_the_active_branch_in_order() -> None:
             id="4", parent_id="3", role="assistant", model="big", blocks=[Reasoning("Hm"), Text("Wait"), call],
             partial=True, reason="interrupted", created_at=at,
         ),
-        FileMessage(id="5", parent_id="4", role="tool", blocks=[ToolResult("c", "look", "42")], created_at=at),
+        FileMessage(id="5", parent_id="4", role="tool", blocks=results, created_at=at),
         FileMessage(id="6", parent_id="5", role="notice", blocks=[Text("Stopped by you.")], created_at=at),
     ]  # fmt: skip
     none: dict[str, Any] = dict.fromkeys(("model", "system", "parameters", "tools"))
@@ -140,7 +142,9 @@ def test_markdown_has_what_people_see_of_the_active_branch_in_order() -> None:
     assert write_markdown(file) == (
         "# Rain\n\n## You\n\nQuestion\n\n## Assistant (big)\n\nWait\n\n"
         '**Tool call:** look\n\n````json\n{"a": "```"}\n````\n\n*(interrupted)*\n\n'
-        "**Result:** look\n\n```\n42\n```\n\n## Notice\n\nStopped by you.\n"
+        "**Result:** look\n\n```\n42\n```\n\n"
+        "**Error:** pay\n\n```\nno\n```\n\n**Not run:** pay\n\n```\nno\n```\n\n"
+        "**Outcome unknown:** pay\n\n```\nno\n```\n\n## Notice\n\nStopped by you.\n"
     )
 
 

@@ -6,6 +6,7 @@ test_upgrade.py upgrades databases that servers of earlier commits filled; here 
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import sqlite3
 import subprocess
@@ -15,7 +16,7 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, closing, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from sqlalchemy import make_url, select, text
@@ -29,7 +30,7 @@ from tests.support.stored import load_journal, load_ledger
 from tests.support.tables import chats, metadata, workers
 
 import indelible
-from indelible.content import File, Text, encode
+from indelible.content import File, PartialReason, Text, encode
 from indelible.machine.commands import Delete
 from indelible.store.database import migrate as migrations
 from indelible.store.database import postgres
@@ -167,6 +168,87 @@ async def test_the_upgrade_to_0016_names_untitled_chats_after_their_first_words(
         "titled": ("Rain", False),
         **dict.fromkeys(("hidden", "wordless", "unreadable", "undecodable", "empty"), (None, False)),
     }
+    await close(engine)
+
+
+OLD_RESULTS = json.loads((Path(__file__).parent / "old_results.json").read_bytes())
+OLD_OUTCOMES: dict[str, list[tuple[str, str | None]]] = {
+    **{f"waiting {reason}": [("not_run", reason)] for reason in get_args(PartialReason)},
+    **{f"started {reason}": [("unknown", "lost")] for reason in get_args(PartialReason)},
+    "copied": [("not_run", "cancelled")],
+    "cancelled": [("not_run", "cancelled")],
+    "expired": [("not_run", "expired")],
+    "turn": [("failed", None), ("ran", None), ("failed", None), ("unknown", "interrupted")],
+}
+
+
+OLD_NOTICES: dict[str, tuple[str, bytes | None]] = {
+    "stopped": ("Stopped by you.", None),
+    "length": (
+        "The reply reached its length limit. Continue resumes it; without any words yet, Retry asks again.",
+        None,
+    ),
+    "failed": ("No key.", b'{"kind":"auth","message":"No key."}'),
+    "empty": ("The model returned nothing.", None),
+}
+
+
+async def test_the_upgrade_to_0018_gives_the_results_of_old_servers_their_outcome(new_database: str) -> None:
+    await migrate(new_database, target="0017")
+    engine = await open_engine(new_database)
+    await write_a_chat(engine)
+    old = {row["case"]: encode(row["blocks"]) for row in OLD_RESULTS["rows"]}
+    assert set(old) == set(OLD_OUTCOMES)
+    message = """
+        INSERT INTO messages (chat_id, id, role, blocks, visibility, created_at)
+        SELECT chat_id, :id, 'tool', :blocks, visibility, created_at FROM messages WHERE chat_id = 'c' AND role = 'user'
+        """
+    notice = """
+        INSERT INTO messages (chat_id, id, role, blocks, visibility, created_at, error)
+        SELECT chat_id, :id, 'notice', :blocks, 'people', created_at, :error FROM messages WHERE id = 'm'
+        """
+    turn = """
+        INSERT INTO turns (chat_id, id, number, kind, started_at) SELECT id, 't', 1, 'reply', created_at FROM chats
+        """
+    attempts = """
+        INSERT INTO attempts (chat_id, id, turn_id, step, number, epoch, outcome, last_n, started_at, ended_at)
+        SELECT chat_id, 'ended', id, 1, 1, 1, 'failed', 1, started_at, started_at FROM turns UNION ALL
+        SELECT chat_id, 'running', id, 1, 2, 1, NULL, NULL, started_at, NULL FROM turns
+        """
+    row = """
+        INSERT INTO journal (chat_id, attempt_id, n, parts, at)
+        SELECT chat_id, id, 1, :parts, started_at FROM attempts
+        """
+    parts = old["turn"]
+    async with begin_write(engine) as connection:
+        for case, blocks in [*old.items(), ("unreadable", b'[{"is_error":true'), ("other", BLOCKS)]:
+            await connection.execute(text(message), {"id": case, "blocks": blocks})
+        for case, (words, error) in OLD_NOTICES.items():
+            given = {"id": case, "blocks": encode([Text(words)]), "error": error}
+            await connection.execute(text(notice), given)
+        await connection.execute(text(turn))
+        await connection.execute(text(attempts))
+        await connection.execute(text(row), {"parts": parts})
+    await close(engine)
+
+    assert await migrate(new_database) == Migrated("0017", HEAD)
+
+    engine = await open_engine(new_database)
+    async with begin_read(engine) as connection:
+        rows = (await connection.execute(text("SELECT id, blocks FROM messages WHERE role = 'tool'"))).all()
+        stored = {row.id: row.blocks for row in rows}
+        rows = (await connection.execute(text("SELECT attempt_id, parts FROM journal"))).all()
+        journals = {row.attempt_id: row.parts for row in rows}
+        rows = (await connection.execute(text("SELECT id, blocks FROM messages WHERE role = 'notice'"))).all()
+        notices = {id_: json.loads(blocks)[0].get("metadata", {}).get("notice") for id_, blocks in rows}
+    assert stored.pop("unreadable") == b'[{"is_error":true'
+    assert stored.pop("other") == BLOCKS
+    found = {case: json.loads(blocks) for case, blocks in stored.items()}
+    said = {case: [(each.pop("outcome", "ran"), each.pop("reason", None)) for each in found[case]] for case in found}
+    assert said == OLD_OUTCOMES
+    assert found == {case: json.loads(blocks) for case, blocks in old.items()}  # and nothing else has changed
+    assert journals == {"ended": parts, "running": stored["turn"]}
+    assert notices == {"stopped": "stopped", "length": "length", "failed": "failed", "empty": None}
     await close(engine)
 
 

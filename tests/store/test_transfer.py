@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,7 +14,7 @@ from tests.store.driver import OWNER, Driver, dump, settle_in
 from tests.support.engine import begin_write, get_database, is_sqlite
 from tests.support.stored import load_path
 
-from indelible.content import Finish, TextDelta, ToolCall, Usage, encode
+from indelible.content import Finish, TextDelta, ToolCall, ToolResult, Usage, encode
 from indelible.errors import Invalid, NotFound, TooLarge
 from indelible.machine import commands as c
 from indelible.store.commands.idempotency import Request, RequestRepeated, StoredResponse
@@ -86,6 +88,22 @@ async def test_a_call_that_has_no_result_is_answered_in_the_import(store: SqlSto
     assert [message.role for message in await load_path(store, new_id)] == ["user", "assistant", "tool"]
 
 
+async def test_results_in_a_file_of_version_1_get_the_outcome_that_their_sentences_tell(store: SqlStore) -> None:
+    made = json.loads((Path(__file__).parent / "old_results.json").read_bytes())
+    old, rows = made["export"], {row["case"]: row["blocks"] for row in made["rows"]}
+    (of_tools,) = (message for message in old["messages"] if message["role"] == "tool")
+    of_tools["blocks"] += rows["waiting crashed"] + rows["started edited"]
+    outcomes = {}
+    for version in (1, 2):
+        new_id = await bring(store, encode(old | {"version": version}))
+        blocks = [block for message in await load_path(store, new_id) for block in message.blocks]
+        outcomes[version] = [(block.outcome, block.reason) for block in blocks if isinstance(block, ToolResult)]
+    stopped = ("unknown", None)  # `interrupted` says so much
+    assert outcomes[1][:3] == outcomes[2][:3] == [("failed", None), ("ran", None), ("failed", None)]
+    assert outcomes[1][3:] == [("unknown", "interrupted"), ("not_run", "crashed"), ("unknown", "lost")]
+    assert outcomes[2][3:] == [stopped, ("failed", None), ("failed", None)]
+
+
 async def test_an_import_that_is_repeated_makes_one_chat(store: SqlStore, engine: AsyncEngine) -> None:
     chat = await make_tree(store, engine)
     content = encode(await store.lists.export_chat(chat.id))
@@ -113,7 +131,8 @@ def change(file: dict[str, Any], place: str, value: Any) -> None:
 
 MISTAKES: list[tuple[str, Any]] = [
     ("format", "other"),
-    ("version", 2),
+    ("version", 3),
+    ("version", 0),
     ("version", "1"),
     ("more", 1),
     ("head", None),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from itertools import pairwise
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -11,9 +13,19 @@ from rich.markdown import Markdown
 from tests.support.examples import count_examples
 from tests.terminal.paper import Paper, make_console
 
-from indelible.content import Part, ReasoningDelta, Text, TextDelta, ToolProgress, ToolStarted
+from indelible.content import (
+    Part,
+    ReasoningDelta,
+    ResultOutcome,
+    Text,
+    TextDelta,
+    ToolProgress,
+    ToolResult,
+    ToolStarted,
+)
 from indelible.models import Call, PromptMessage
 from indelible.models.providers.demo import DemoModel
+from indelible.terminal.plain import PlainReply
 from indelible.terminal.screen import Screen
 from indelible.testing import ManualClock, parts
 
@@ -109,6 +121,27 @@ def test_a_tool_line_tells_how_the_call_is_getting_on() -> None:
     assert show(*(part for part, _ in story[:3])).split("\n")[0] == '■ roll_die {"sides": 6} · stopped'
     failed = parts.tool_result("c", "roll_die", "no\ndice", is_error=True)
     assert show(story[0][0], failed).split("\n")[0] == "✗ roll_die → no dice"
+
+
+OUTCOMES: dict[ResultOutcome, tuple[str, str]] = {
+    "ran": ("✓ pay → Not run: Outcome unknown", "[pay answered: Not run: Outcome unknown]"),
+    "failed": ("✗ pay → Not run: Outcome unknown", "[pay failed: Not run: Outcome unknown]"),
+    "not_run": ("– pay · not run → Not run: Outcome unknown", "[pay not run: Not run: Outcome unknown]"),
+    "unknown": (
+        "? pay · outcome unknown → Not run: Outcome unknown",
+        "[pay outcome unknown: Not run: Outcome unknown]",
+    ),
+}
+
+
+@pytest.mark.parametrize("outcome", get_args(ResultOutcome))
+def test_what_happened_to_a_call_is_told_by_its_outcome_whatever_the_words_are(outcome: ResultOutcome) -> None:
+    result = ToolResult(call_id="c", name="pay", output="Not run: Outcome unknown", outcome=outcome)
+    on_screen, in_lines = OUTCOMES[outcome]
+    assert show(result).split("\n")[0] == on_screen
+    out = io.StringIO()
+    PlainReply(out, out).show(result)
+    assert out.getvalue().strip() == in_lines
 
 
 def test_pieces_stay_in_order_when_a_later_tool_is_done_first() -> None:

@@ -42,7 +42,7 @@ def test_a_whitelist_limits_what_is_advertised_and_what_is_run() -> None:
     assert isinstance(plan(toolset, call("read_file"))[0], RunHere)
     refused = plan(toolset, call("write_file"))[0]
     assert isinstance(refused, RejectCall)
-    assert refused.text == "The tool write_file is not available now. Available: read_file."
+    assert refused.result.output == "The tool write_file is not available now. Available: read_file."
 
 
 def test_a_provider_tool_is_advertised_whatever_the_whitelist_says() -> None:
@@ -72,19 +72,20 @@ def test_two_different_tools_of_one_name_are_an_error_at_once() -> None:
 def test_an_unknown_tool_is_answered_with_what_there_is() -> None:
     answer = plan(Toolset([read_file, write_file]), call("rm_rf"))[0]
     assert isinstance(answer, RejectCall)
-    assert answer.text == "There is no tool named 'rm_rf'. Available: read_file, write_file."
+    assert answer.result.output == "There is no tool named 'rm_rf'. Available: read_file, write_file."
 
 
 def test_without_any_tool_the_answer_says_so() -> None:
     answer = plan(Toolset(), call("x"))[0]
     assert isinstance(answer, RejectCall)
-    assert answer.text == "There is no tool named 'x'. There are no tools."
+    assert answer.result.output == "There is no tool named 'x'. There are no tools."
 
 
 def test_half_received_arguments_are_never_run_even_if_they_parse() -> None:
     answer = plan(Toolset([read_file]), call("read_file"), whole=False)[0]
     assert isinstance(answer, RejectCall)
-    assert "cut off" in answer.text
+    assert "cut off" in answer.result.output
+    assert (answer.result.outcome, answer.result.reason) == ("not_run", "invalid")
 
 
 @pytest.mark.parametrize("arguments", ['{"path": ', "[1]", '"x"', "nonsense", "\x00", "{" * 100_000])

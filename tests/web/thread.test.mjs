@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { ChatState } from "../../src/indelible/server/web/core/chat.js";
 import { MarkdownDocument } from "../../src/indelible/server/web/core/markdown.js";
-import { copyText, isNotRun, isOutcomeUnknown, makePendingItem, Thread } from "../../src/indelible/server/web/core/thread.js";
+import { copyText, makePendingItem, outcomeOf, Thread } from "../../src/indelible/server/web/core/thread.js";
 import { message, snapshot } from "./stand_ins.mjs";
 
 function open(messages, more) {
@@ -21,6 +21,9 @@ const PARTS = [
   { type: "tool_call", id: "c1", name: "weather", arguments: '{"city": "Oslo"}' }, { type: "tool_started", call_id: "c1", name: "weather" },
   { type: "tool_progress", call_id: "c1", message: "looking" }, { type: "tool_result", call_id: "c1", name: "weather", output: "Rain" },
 ];
+
+/** @param {string} id @param {string} text @param {string} kind */
+const notice = (id, text, kind) => message(id, "notice", null, { blocks: [{ type: "text", text, metadata: { notice: kind } }] });
 
 test("the keys and the text of a reply are the same before and after it ends", () => {
   const [chat, thread] = open([message("m1", "user", "Rain?")], { status: "running", turn: "t1" });
@@ -64,7 +67,7 @@ test("a token changes the last item of the last page, and earlier messages leave
 });
 
 test("a notice that the card of the error repeats is not shown", () => {
-  const [chat, thread] = open([message("m1", "user", "Rain?"), message("m2", "notice", "The key is wrong.")], { status: "error" });
+  const [chat, thread] = open([message("m1", "user", "Rain?"), notice("m2", "The key is wrong.", "failed")], { status: "error" });
   assert.equal(thread.build(chat).length, 2);
   chat.apply("error", { kind: "auth", message: "Der Schlüssel ist falsch." });
   assert.equal(thread.build(chat).length, 1);
@@ -105,7 +108,7 @@ test("an interrupted reply that was continued is one text with a mark, and think
 
 test("a stop is told once, and disappears when the reply is continued", () => {
   const cut = message("m2", "assistant", "It r", { partial: true, reason: "interrupted" });
-  const [chat, thread] = open([message("m1", "user", "?"), cut, message("n", "notice", "Stopped by you.", { parent_id: "m2" })]);
+  const [chat, thread] = open([message("m1", "user", "?"), cut, notice("n", "Stopped by you.", "stopped")]);
   assert.deepEqual(thread.build(chat).map(({ kind, cut: isCut }) => [kind, isCut]), [["user", false], ["reply", true]]);
   chat.apply("message", { message: message("m3", "assistant", "ains.", { continues: "m2" }), attempt: "a9" });
   const [, reply] = thread.build(chat);
@@ -113,24 +116,8 @@ test("a stop is told once, and disappears when the reply is continued", () => {
   assert.deepEqual(reply.blocks[0].marks, [{ at: 4, reason: "interrupted" }]);
 });
 
-test("no wording of a notice decides whether it is shown, but where it stands", () => {
-  const shown = (reason, ...notices) => {
-    const cut = message("m2", "assistant", "It r", { parent_id: "m1", partial: true, reason });
-    const [chat, thread] = open([message("m1", "user", "?"), cut, ...notices]);
-    return thread.build(chat).map(({ kind, messages }) => (kind === "notice" ? messages[0].id : kind));
-  };
-  const below = (id, parent_id, text) => message(id, "notice", text, { parent_id });
-  for (const reason of ["interrupted", "length"]) {
-    assert.deepEqual(shown(reason, below("n1", "m2", "Angehalten.")), ["user", "reply"]);
-    assert.deepEqual(shown(reason, below("n1", "m2", "Angehalten."), below("n2", "n1", "Stopped by you.")), ["user", "reply", "n2"]);
-  }
-  assert.deepEqual(shown("failed", below("n1", "m2", "Stopped by you.")), ["user", "reply", "n1"]);
-  const summary = { type: "text", text: "The summary.", metadata: { compaction: {} } };
-  assert.deepEqual(shown("interrupted", message("n1", "notice", null, { parent_id: "m2", blocks: [summary] })), ["user", "reply", "n1"]);
-});
-
 test("a stop before the first word is a notice of its own", () => {
-  const [chat, thread] = open([message("m1", "user", "?"), message("n", "notice", "Stopped by you.")]);
+  const [chat, thread] = open([message("m1", "user", "?"), notice("n", "Stopped by you.", "stopped")]);
   assert.deepEqual(thread.build(chat).map(({ kind }) => kind), ["user", "notice"]);
 });
 
@@ -196,13 +183,12 @@ test("a snapshot taken in the middle of a reply goes on with the parts that foll
   assert.equal(copyText(new Thread().build(other)[0]), "It rains.");
 });
 
-test("an unknown outcome, and a call that was never run, are told from an error", () => {
-  assert.equal(isNotRun({ is_error: true, output: "Interrupted: the user stopped the reply before this call was run." }), true);
-  assert.equal(isNotRun({ is_error: true, output: "Cancelled: no such city" }), false);
-  assert.equal(isNotRun(undefined), false);
-  assert.equal(isOutcomeUnknown({ is_error: true, output: "Outcome unknown: this call was started." }), true);
-  assert.equal(isOutcomeUnknown({ is_error: true, output: "Boom" }), false);
-  assert.equal(isOutcomeUnknown(undefined), false);
+test("what happened to a call is a value, whatever the sentence beside it says", () => {
+  for (const outcome of ["ran", "failed", "not_run", "unknown"]) {
+    assert.equal(outcomeOf({ type: "tool_result", outcome, is_error: outcome !== "ran", output: "Not run: the dog is asleep" }), outcome);
+  }
+  assert.equal(outcomeOf({ type: "tool_result", output: "Outcome unknown: this call was started." }), "ran");
+  assert.equal(outcomeOf({ type: "tool_result", is_error: true, output: "Outcome unknown: this call was started." }), "failed");
 });
 
 test("a message of the user has one key, on its way and stored", () => {

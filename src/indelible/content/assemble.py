@@ -49,6 +49,7 @@ from indelible.content import (
     ReasoningDelta,
     ReasoningEnd,
     ReasoningStart,
+    ResultReason,
     Source,
     StreamError,
     StreamWarning,
@@ -84,6 +85,16 @@ OUTCOME_UNKNOWN: Final = (
     "Outcome unknown: this call was started, but its result was lost. It may or may not have taken effect."
 )
 """The result that the model reads for a call that was started and never settled."""
+
+
+def answer_unrun(call: ToolCall, reason: ResultReason, output: str) -> ToolResult:
+    """The result of a call that was never started; `output` tells the model."""
+    return ToolResult(call_id=call.id, name=call.name, output=output, outcome="not_run", reason=reason)
+
+
+def lose_result(call: ToolCall) -> ToolResult:
+    """The result of a call that was started and never settled."""
+    return ToolResult(call_id=call.id, name=call.name, output=OUTCOME_UNKNOWN, outcome="unknown", reason="lost")
 
 
 PROGRESS_MAX_BYTES: Final = 16 * 1024
@@ -379,15 +390,15 @@ def finalize(blocks: Sequence[Block], reason: PartialReason | None, at: datetime
                 streamed.append(replace(block, started=False, progress=""))
             case _:
                 streamed.append(block)
-    if reason is not None:
-        for call in streamed:
-            if isinstance(call, ToolCall) and not call.provider_executed and call.id not in answers:
-                output = OUTCOME_UNKNOWN if call.id in started else UNANSWERED[reason]
-                output = append_progress(output, progress.get(call.id, ""))
-                answers[call.id] = ToolResult(call_id=call.id, name=call.name, output=output, is_error=True)
     for call_id, seen in progress.items():
         if seen and call_id in answers:
             answers[call_id] = _with_progress(answers[call_id], seen)
+    if reason is not None:
+        for call in streamed:
+            if isinstance(call, ToolCall) and not call.provider_executed and call.id not in answers:
+                answer = lose_result(call) if call.id in started else answer_unrun(call, reason, UNANSWERED[reason])
+                seen = progress.get(call.id, "")
+                answers[call.id] = replace(answer, output=append_progress(answer.output, seen), progress=seen)
     calls = [block.id for block in streamed if isinstance(block, ToolCall)]
     local = {call_id: answer for call_id, answer in answers.items() if not answer.provider_executed}
     in_order = [local.pop(call_id) for call_id in calls if call_id in local]

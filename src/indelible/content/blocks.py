@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final, Literal
 
 import msgspec
+from msgspec.structs import force_setattr, replace
 
 Metadata = dict[str, Any]
 
@@ -84,10 +85,28 @@ class File(Value, tag="file", frozen=True):
     size: int | None = None
 
 
+ResultOutcome = Literal["ran", "failed", "not_run", "unknown"]
+"""What happened to a call. ran: the tool answered. failed: it answered with an error. not_run: it never began. unknown:
+it began and did not answer, so it may or may not have taken effect."""
+
+PartialReason = Literal[
+    "interrupted", "crashed", "handed_over", "failed", "edited", "length", "content_filter", "max_steps"
+]
+"""Why a reply ended before it was complete."""
+
+ResultReason = PartialReason | Literal["invalid", "cancelled", "expired", "lost", "timed_out"]
+"""Why a call was not run, or why its outcome is unknown. A `PartialReason`: its reply ended so before it ran. invalid:
+there is no such tool, or it cannot be called so. cancelled, expired: the user went on without the client's answer, or
+it did not come in time. lost: the process that ran the tool is gone. timed_out: the tool took too long."""
+
+
 class ToolResult(Value, tag="tool_result", frozen=True):
     """The only answer to a call. A local tool's `output` is text; a provider's is any JSON.
 
-    `interrupted` marks the result of a tool that a stop interrupted: its reply is not complete. `progress` is what
+    `outcome` says what happened, `reason` why the tool did not run or did not answer; `output` says it to the model,
+    and nothing is ever decided by its words. `is_error` follows from `outcome`, for clients that know no more, and who
+    gives it alone (they do, and so do blocks from before there were outcomes) gives the outcome with it.
+    `interrupted` marks the result of a call that a stop cut: its reply is not complete. `progress` is what
     people saw of the tool while it ran, at most its last 16 KiB. `started_at` and `duration_s` say when a local tool
     ran and for how long; None if it did not run here, or nobody knows how it ended. No model gets them. `files` are
     pictures and files that the tool returned; the output names them.
@@ -104,6 +123,44 @@ class ToolResult(Value, tag="tool_result", frozen=True):
     started_at: datetime | None = None
     duration_s: float | None = None
     files: list[File] = []
+    outcome: ResultOutcome = "ran"
+    reason: ResultReason | None = None
+
+    def __post_init__(self) -> None:
+        if self.outcome != "ran":
+            force_setattr(self, "is_error", True)  # noqa: FBT003
+        elif self.is_error:
+            force_setattr(self, "outcome", "unknown" if self.interrupted else "failed")
+
+
+_OLD_SENTENCES: Final[tuple[tuple[str, ResultOutcome, ResultReason], ...]] = (
+    ("Outcome unknown: this call was started", "unknown", "lost"),
+    ("Interrupted: the user stopped the reply while this tool was running", "unknown", "interrupted"),
+    ("Interrupted: the user stopped the reply before this", "not_run", "interrupted"),
+    ("Not run: the server stopped", "not_run", "crashed"),
+    ("Not run: the server was restarted", "not_run", "handed_over"),
+    ("Not run: the reply broke off", "not_run", "failed"),
+    ("Not run: the conversation was edited", "not_run", "edited"),
+    ("Not run: the reply reached its length limit", "not_run", "length"),
+    ("Not run: the provider's content filter", "not_run", "content_filter"),
+    ("Not run: the reply reached the maximum", "not_run", "max_steps"),
+    ("Not run: the arguments were cut off", "not_run", "invalid"),
+    ("Cancelled: the user continued", "not_run", "cancelled"),
+    ("Cancelled: the conversation was copied", "not_run", "cancelled"),
+    ("Expired: nobody gave", "not_run", "expired"),
+)
+
+
+def recover_outcome(result: ToolResult) -> ToolResult:
+    """The outcome of a result from before results had one. Of those that we wrote, the sentence is the only evidence.
+
+    For what is brought over once, the rows of an old schema and old files, and for nothing else.
+    """
+    if not result.is_error or result.provider_executed or not isinstance(result.output, str):
+        return result
+    found = (known for known in _OLD_SENTENCES if result.output.startswith(known[0]))
+    _, outcome, reason = next(found, ("", result.outcome, result.reason))
+    return replace(result, outcome=outcome, reason=reason)
 
 
 class Source(Value, tag="source", frozen=True):

@@ -15,15 +15,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from indelible.content.blocks import Block, Text, text_of
+from indelible.content.blocks import Block, PartialReason, Text, text_of
 from indelible.content.parts import Part
 from indelible.content.unicode import clean_value
 
 Role = Literal["system", "user", "assistant", "tool", "notice"]
 Visibility = Literal["both", "people", "model"]
-PartialReason = Literal[
-    "interrupted", "crashed", "handed_over", "failed", "edited", "length", "content_filter", "max_steps"
-]
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

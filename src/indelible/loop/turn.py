@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from indelible.concurrency.scope import CancelScope, Cause
 from indelible.concurrency.tasks import let_cancellation_through
 from indelible.content import Message, Part, ToolCall, ToolResult, ToolStarted, has_visible
-from indelible.content.assemble import OUTCOME_UNKNOWN, append_progress
+from indelible.content.assemble import UNANSWERED, answer_unrun, append_progress, lose_result
 from indelible.errors import Interrupted, Lost, ModelFailed, Shutdown
 from indelible.loop.attempt import AdoptedAttempt, Attempt
 from indelible.loop.context import Context
@@ -306,10 +306,11 @@ class Turn:
         The outcome of any other such call is unknown, even if its tool no longer exists: a deploy may have removed it.
         """
         if step.finish_reason == "content_filter":
-            return [RejectCall(call, "Not run: the provider's content filter ended the reply.") for call in calls]
+            text = UNANSWERED["content_filter"]
+            return [RejectCall(call, answer_unrun(call, "content_filter", text)) for call in calls]
         plans = self._context.toolset.plan(calls, step.assembler.is_whole)
         return [
-            RejectCall(plan.call, append_progress(OUTCOME_UNKNOWN, plan.call.progress))
+            _reject_lost(plan.call)
             if plan.call.started and not (isinstance(plan, RunHere) and plan.tool.idempotent)
             else plan
             for plan in plans
@@ -318,9 +319,9 @@ class Turn:
     async def _reject(self, step: Step, rejected: RejectCall) -> None:
         call, metrics = rejected.call, self._options.metrics
         name = self._context.toolset.label(call.name)
-        size_bytes = len(rejected.text.encode())
+        size_bytes = len(rejected.result.output.encode())
         metrics.tool_ran(name, seconds=0.0, size_bytes=size_bytes, truncated=False, is_error=True)
-        await self._publish(step, ToolResult(call_id=call.id, name=call.name, output=rejected.text, is_error=True))
+        await self._publish(step, rejected.result)
 
     async def _publish(self, step: Step, part: Part) -> None:
         """Publish first, then collect: a saved step never holds more than was published."""
@@ -331,3 +332,9 @@ class Turn:
         """Record first, then collect."""
         await self._hooks.call_shielded(self._host.record, part, call)
         step.assembler.add(part)
+
+
+def _reject_lost(call: ToolCall) -> RejectCall:
+    """Another worker started this call, and nobody knows how it ended."""
+    lost = lose_result(call)
+    return RejectCall(call, replace(lost, output=append_progress(lost.output, call.progress)))

@@ -28,7 +28,6 @@ from indelible.prove.model import count_output
 from indelible.prove.reader import ReaderTranscript, SeenMessage, SeenResult, SeenTurn, describe_message
 from indelible.prove.script import Wish, find_key, list_files, make_file
 from indelible.prove.tools import ASK, DRAW, ToolRun, read_report
-from indelible.store.commands.apply.texts import NOTICES
 
 
 def check_chat(evidence: Evidence, find_reply: Callable[[str], str | None]) -> list[Fault]:
@@ -195,7 +194,7 @@ def _check_notices(evidence: Evidence) -> Iterator[str]:
     """A stopped turn has one notice that says so, and no other turn has one. A turn that gave way needs none."""
     for turn_id, turn in evidence.stored.turns.items():
         wanted = 1 if turn.outcomes == ["interrupted"] else 0
-        found = turn.notices.count(NOTICES["stopped"])
+        found = turn.notices.count("stopped")
         if found != wanted and not (turn.gave_way and found == 0):
             yield f"{turn_id} ended as {_name_outcome(turn)} with the notices {turn.notices}"
 

@@ -19,13 +19,12 @@ Must stay true (tests/prove/test_prompts.py, test_prompt_files.py): each is foun
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final, Self, get_args
 
 from msgspec.structs import replace
 
 from indelible.content import Block, File, Text, ToolCall, ToolResult
-from indelible.content.assemble import OUTCOME_UNKNOWN
 from indelible.loop.prompt.build import NO_RESULT
 from indelible.models.protocol import Call
 from indelible.prove.evidence import Fault
@@ -88,7 +87,6 @@ class ProofProvider:
 
 _FAULTS_AT_MOST: Final = 100
 _ANSWER: Final = "answer "
-_STOPPED_WHILE_RUNNING: Final = "while this tool was running"
 
 
 class PromptInspector:
@@ -127,14 +125,21 @@ class PromptInspector:
         elif (reported := read_report(output) or _read_answer(output)) is not None:
             if reported != note:
                 yield f"a prompt answers the call {note} with the result of another: {output!r}"
-        elif note and not output.startswith(OUTCOME_UNKNOWN) and _STOPPED_WHILE_RUNNING not in output:
+        elif note:
             self.outputs[note] = output
 
 
-def check_outputs(outputs: Mapping[str, str], ran: Mapping[str, str], answered: set[str]) -> list[Fault]:
-    """What models were told of calls that really ran. `ran` are the names of tools by note, `answered` are notes."""
+def check_outputs(
+    outputs: Mapping[str, str], ran: Mapping[str, str], answered: set[str], unknown: Collection[str] = ()
+) -> list[Fault]:
+    """What models were told of calls that really ran. `ran` are the names of tools by note, `answered` are notes.
+
+    `unknown` are the outputs of the stored results whose outcome is unknown: those may be told of any call.
+    """
     faults = []
     for note, output in outputs.items():
+        if output in unknown:
+            continue
         if note in ran:
             faults.append(Fault(f"a model was told of {ran[note]} {note}, which ran: {output!r}"))
         elif note in answered:

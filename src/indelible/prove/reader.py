@@ -212,7 +212,7 @@ class ReaderTranscript:
         elif turn is None:
             self.copied.add(seen.id)
         elif seen.role == "notice":
-            turn.notices.append(seen.text)
+            turn.notices.append(message["blocks"][0].get("metadata", {}).get("notice", seen.text))
         else:
             turn.last_id = seen.id
             turn.reply += seen.text if seen.role == "assistant" else ""

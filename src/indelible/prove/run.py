@@ -169,7 +169,9 @@ async def _run_plan(plan: Plan, orders: Orders, on_kill: Callable[[int], None]) 
 
 def _check_outputs(provider: ProofProvider, runs: Sequence[ToolRun], evidence: Sequence[Evidence]) -> list[Fault]:
     answered = {note for one in evidence for notes in one.deeds.submitted.values() for note in notes}
-    return check_outputs(provider.prompts.outputs, {run.note: run.name for run in runs}, answered)
+    results = [result.block for one in evidence for result in one.stored.results]
+    unknown = {str(block.get("output", "")) for block in results if block.get("outcome") == "unknown"}
+    return check_outputs(provider.prompts.outputs, {run.note: run.name for run in runs}, answered, unknown)
 
 
 async def prove_server(url: str, *, seed: int, chats: int, seconds: float, token: str | None = None) -> Report:

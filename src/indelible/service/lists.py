@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from indelible.api.events import FeedEvent
 from indelible.api.shapes import NEW_CHAT, ChatPage, CreatedChat, Draft, ExportFormat, UsageDay, UsagePage, UsageTotal
-from indelible.content import Block, File, Source, Text, ToolCall, ToolResult, encode
+from indelible.content import Block, File, ResultOutcome, Source, Text, ToolCall, ToolResult, encode
 from indelible.errors import Invalid, NotPermitted, TooLarge
 from indelible.feed import ListReader, Reader
 from indelible.models.protocol import check_parameters
@@ -218,6 +218,12 @@ class LocalLists:
 
 
 _SPEAKERS: Final = {"user": "You", "assistant": "Assistant", "tool": "Tool", "notice": "Notice", "system": "System"}
+_RESULTS: Final[dict[ResultOutcome, str]] = {
+    "ran": "Result",
+    "failed": "Error",
+    "not_run": "Not run",
+    "unknown": "Outcome unknown",
+}
 
 
 _FENCES: Final = re.compile(r"`{3,}")
@@ -262,7 +268,7 @@ def _write_block(block: Block) -> str:
             return f"**Tool call:** {_name(block.name)}\n\n{_fence(block.arguments, 'json')}"
         case ToolResult():
             output = block.output if isinstance(block.output, str) else str(block.output)
-            return f"**{'Error' if block.is_error else 'Result'}:** {_name(block.name)}\n\n{_fence(output)}"
+            return f"**{_RESULTS[block.outcome]}:** {_name(block.name)}\n\n{_fence(output)}"
         case File():
             return f"**File:** {_name(block.name or block.media_type)}"
         case Source():

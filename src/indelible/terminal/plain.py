@@ -37,7 +37,7 @@ from indelible.api.shapes import Accepted
 from indelible.app.app import User
 from indelible.app.chat import Chat
 from indelible.clock import Clock
-from indelible.content import Part, TextDelta, ToolResult, Usage
+from indelible.content import Part, ResultOutcome, TextDelta, ToolResult, Usage
 from indelible.errors import Invalid, ModelFailed
 from indelible.terminal.feed_view import BUSY, ChatSetup, FeedView, Presses, Stage, follow_until_stopped, receive_ctrl_c
 from indelible.terminal.reports import to_json
@@ -100,6 +100,14 @@ class PlainChat:
         self.failed |= feed_view.status == "error"
 
 
+_VERBS: Final[dict[ResultOutcome, str]] = {
+    "ran": "answered",
+    "failed": "failed",
+    "not_run": "not run",
+    "unknown": "outcome unknown",
+}
+
+
 class PlainReply(Stage):
     """A stage that is written: one reply, which ends with its line. `tools`: whether their results are among it."""
 
@@ -121,8 +129,7 @@ class PlainReply(Stage):
             case TextDelta():
                 self._write(self._disarm(part.delta))
             case ToolResult():
-                verb = "failed" if part.is_error else "answered"
-                line = f"[{part.name} {verb}: {' '.join(str(part.output).split())}]"
+                line = f"[{part.name} {_VERBS[part.outcome]}: {' '.join(str(part.output).split())}]"
                 self.end_line()
                 if self._tools:
                     self._write(self._disarm(f"\n{line}\n\n"))

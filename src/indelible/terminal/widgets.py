@@ -28,7 +28,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text as StyledText
 
-from indelible.content import ToolResult
+from indelible.content import ResultOutcome, ToolResult
 
 Line = list[Segment]
 
@@ -93,6 +93,15 @@ class ThoughtWidget(Widget):
         return [[_MARGIN, *line] for line in trim_blank(render_lines(thought, console, indent=_MARGIN.cell_length))]
 
 
+_OUTCOMES: Final[dict[ResultOutcome, tuple[str, str, str]]] = {
+    "ran": ("✓", "", "green"),
+    "failed": ("✗", "", "red"),
+    "not_run": ("–", " · not run", "yellow"),
+    "unknown": ("?", " · outcome unknown", "yellow"),
+}
+"""The sign, the words and the colour of a result; the first two need no words."""
+
+
 class ToolWidget(Widget):
     """A tool call: one line with its progress."""
 
@@ -115,10 +124,10 @@ class ToolWidget(Widget):
             yield call, "dim"
             yield f" · {'stopped' if self.finished else self.state}", "dim"
         else:
-            sign, colour = ("✗", "red") if self.result.is_error else ("✓", "green")
+            sign, words, colour = _OUTCOMES[self.result.outcome]
             yield f"{sign} ", colour
             yield call, "dim"
-            yield f" → {self.result.output}", colour
+            yield f"{words} → {self.result.output}", colour
 
 
 class _FixedWidget(Widget):

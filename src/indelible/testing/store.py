@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Literal, TypeVar
 
 from indelible.content import Finish, Part, TextDelta, ToolCall, ToolResult
-from indelible.content.assemble import OUTCOME_UNKNOWN, PartAssembler
+from indelible.content.assemble import PartAssembler, lose_result
 from indelible.machine.commands import Acquire, FinishInterruption, FinishTurn, Interrupt, StartAttempt
 from indelible.machine.states import RESTING, Status
 from indelible.store.database.transaction import Database, Row
@@ -96,7 +96,7 @@ def finish_parts(published: Sequence[Part]) -> list[Part]:
 
 def _answer(call: ToolCall) -> ToolResult:
     if call.started:
-        return ToolResult(call_id=call.id, name=call.name, output=OUTCOME_UNKNOWN, is_error=True)
+        return lose_result(call)
     return ToolResult(call_id=call.id, name=call.name, output="done")
 
 

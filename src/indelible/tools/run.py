@@ -29,8 +29,8 @@ import msgspec
 from indelible.clock import Clock
 from indelible.concurrency.scope import CancelScope, Cause
 from indelible.concurrency.tasks import GracefulTask, wait_uncancelled
-from indelible.content import File, Part, ToolCall, ToolProgress, ToolResult, ToolStarted
-from indelible.content.assemble import OUTCOME_UNKNOWN
+from indelible.content import File, Part, ResultReason, ToolCall, ToolProgress, ToolResult, ToolStarted
+from indelible.content.assemble import answer_unrun, lose_result
 from indelible.errors import StoreFailed
 from indelible.logs import get_logger
 from indelible.metrics import Metrics
@@ -189,17 +189,17 @@ class ToolRunner:
             outcome = await explain_error(error, self._hide)
             if not isinstance(error, BadArguments):
                 self._log_error(record, outcome.error)
-            await self._publish_in_turn(self._measure(_error(record, outcome.text), 0.0))
+            await self._publish_in_turn(self._measure(answer_unrun(call, "invalid", outcome.text), 0.0))
             return
         with span("tool", tool=record.name, call=record.id) as traced:
             await self._record(ToolStarted(call.id, call.name), record)
-            result = await self._run_timed(tool, work, record, context, was_started=call.started)
+            result = await self._run_timed(tool, work, record, context, call)
             if result is None or self._has_lost_lease():
                 return
             result = await self._keep_files(self._measure(result, result.duration_s or 0.0))
             if result is None or self._has_lost_lease():
                 return
-            traced.set(is_error=result.is_error)
+            traced.set(is_error=result.is_error, outcome=result.outcome)
             await self._record(result, record)
 
     async def _keep_files(self, result: ToolResult) -> ToolResult | None:
@@ -253,11 +253,11 @@ class ToolRunner:
             stored.append(await keep_file(msgspec.structs.replace(file, name=name)))
 
     async def _run_timed(
-        self, tool: Tool, work: Callable[[], Any], record: ToolCallRecord, context: ToolContext, *, was_started: bool
+        self, tool: Tool, work: Callable[[], Any], record: ToolCallRecord, context: ToolContext, call: ToolCall
     ) -> ToolResult | None:
         """The result with its times. A tool that an earlier worker started may have taken effect, even if it is cut."""
         if self._scope.cancelled:
-            return self._after_cut(record, OUTCOME_UNKNOWN if was_started else _NOT_BEGUN)
+            return self._after_cut(lose_result(call) if call.started else answer_unrun(call, "interrupted", _NOT_BEGUN))
         started_at, started = self._clock.now(), self._clock.monotonic()
         result = await self._execute(tool, work, record, context)
         if result is None:
@@ -318,9 +318,9 @@ class ToolRunner:
         left = f" It did not stop within {self._limits.grace_s:g} s and was abandoned; it may still be running."
         left = left if task.abandoned else ""
         if timed_out:
-            return _error(record, f"Timed out after {timeout_s:g} s.{left}")
+            return _stop_waiting(record, f"Timed out after {timeout_s:g} s.{left}", "timed_out")
         if self._stopped:
-            return self._after_cut(record, _ENDED_BY_USER + left)
+            return self._after_cut(_stop_waiting(record, _ENDED_BY_USER + left, "interrupted"))
         if outcome is None:
             return _error(record, "The tool was cancelled from within.")
         self._log_error(record, outcome.error)
@@ -329,11 +329,11 @@ class ToolRunner:
     def _log_error(self, record: ToolCallRecord, error: BaseException | None) -> None:
         _log.warning("the tool %s raised an error", record.name, exc_info=error, extra={"call": record.id})
 
-    def _after_cut(self, record: ToolCallRecord, text: str) -> ToolResult | None:
+    def _after_cut(self, result: ToolResult) -> ToolResult | None:
         """The result of a stopped tool; None (outcome unknown) if this worker may not write one."""
         if not self._scope.interrupted or self._failure is not None:
             return None
-        return msgspec.structs.replace(_error(record, text), interrupted=True)
+        return msgspec.structs.replace(result, interrupted=True)
 
     def _measure(self, result: ToolResult, seconds: float) -> ToolResult:
         kept = cut_text(result.output, self._result_limit_bytes)
@@ -348,4 +348,9 @@ class ToolRunner:
 
 
 def _error(record: ToolCallRecord, text: str) -> ToolResult:
-    return ToolResult(call_id=record.id, name=record.name, output=text, is_error=True)
+    return ToolResult(call_id=record.id, name=record.name, output=text, outcome="failed")
+
+
+def _stop_waiting(record: ToolCallRecord, text: str, reason: ResultReason) -> ToolResult:
+    """The result of a tool that was ended before it answered: it may have taken effect."""
+    return ToolResult(call_id=record.id, name=record.name, output=text, outcome="unknown", reason=reason)

@@ -25,7 +25,8 @@ from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from indelible.content import ToolCall, ToolSpec
+from indelible.content import ToolCall, ToolResult, ToolSpec
+from indelible.content.assemble import answer_unrun
 from indelible.errors import Invalid
 from indelible.tools.schema import parse_arguments
 from indelible.tools.tool import BadArguments, Tool, tool
@@ -44,10 +45,10 @@ class DeferToClient(NamedTuple):
 
 
 class RejectCall(NamedTuple):
-    """The call is not run; `text` is the error for the model."""
+    """The call is not run: this is its result, whose output is an error that the model can read."""
 
     call: ToolCall
-    text: str
+    result: ToolResult
 
 
 ToolPlan = RunHere | DeferToClient | RejectCall
@@ -117,20 +118,20 @@ class Toolset:
         alone = next((call.name for call in calls if call.name in self._exclusive), None)
         if alone is not None and len(calls) > 1:
             text = f"Not run: {alone} must be called alone. None of these calls was run; call {alone} by itself."
-            return [RejectCall(call, text) for call in calls]
+            return [_reject(call, text) for call in calls]
         return [self._plan_call(call, whole=is_whole(call)) for call in calls]
 
     def _plan_call(self, call: ToolCall, *, whole: bool) -> ToolPlan:
         if not whole:
-            return RejectCall(call, "Not run: the arguments were cut off before their end.")
+            return _reject(call, "Not run: the arguments were cut off before their end.")
         if call.name not in self._client and call.name not in self._tools:
-            return RejectCall(call, f"There is no tool named {call.name!r}. {self._list_available()}")
+            return _reject(call, f"There is no tool named {call.name!r}. {self._list_available()}")
         if not self._is_active(call.name):
-            return RejectCall(call, f"The tool {call.name} is not available now. {self._list_available()}")
+            return _reject(call, f"The tool {call.name} is not available now. {self._list_available()}")
         try:
             parse_arguments(call.arguments)
         except BadArguments as error:
-            return RejectCall(call, str(error))
+            return _reject(call, str(error))
         return DeferToClient(call) if call.name in self._client else RunHere(call, self._tools[call.name])
 
     def label(self, name: str) -> str:
@@ -143,6 +144,10 @@ class Toolset:
     def _list_available(self) -> str:
         names = sorted({*self._tools, *self._client} & (self._active or {*self._tools, *self._client}))
         return f"Available: {', '.join(names)}." if names else "There are no tools."
+
+
+def _reject(call: ToolCall, text: str) -> RejectCall:
+    return RejectCall(call, answer_unrun(call, "invalid", text))
 
 
 def _make(given: Tool | Callable[..., Any]) -> Tool:

@@ -216,7 +216,7 @@ class _AskedCall:
         self.found_at = (0, 0)
 
     def build_answer(self) -> ToolResult:
-        answer = self.answer or ToolResult(call_id="", name="", output=NO_RESULT, is_error=True)
+        answer = self.answer or ToolResult(call_id="", name="", output=NO_RESULT, outcome="unknown")
         return replace(answer, call_id=self.call.id, name=self.call.name)
 
 

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from indelible.content import ToolCall, ToolResult, encode
+from indelible.content import ToolCall, encode
+from indelible.content.assemble import answer_unrun
 from indelible.errors import ChatNotFound, Invalid, NotFound
 from indelible.ids import new_id
 from indelible.machine.states import Status
@@ -128,6 +129,4 @@ def _copy_path(path: list[Row], new_chat_id: str) -> list[dict[str, Any]]:
 
 
 def _answer(open_calls: Sequence[ToolCall]) -> bytes:
-    return encode(
-        [ToolResult(call_id=call.id, name=call.name, output=_CANCELLED, is_error=True) for call in open_calls]
-    )
+    return encode([answer_unrun(call, "cancelled", _CANCELLED) for call in open_calls])

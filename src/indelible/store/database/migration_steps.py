@@ -10,13 +10,16 @@ Must stay true (tests/store/test_migrations.py, test_user_names.py): what cannot
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import msgspec
 
-from indelible.content import decode_blocks
+from indelible.content import ToolResult, decode_blocks, decode_parts, encode
+from indelible.content.blocks import recover_outcome
 from indelible.content.messages import extract_title
-from indelible.store.database.transaction import Transaction
+from indelible.store.commands.apply.texts import recover_notice
+from indelible.store.database.transaction import Row, Transaction
 from indelible.store.queries.likeness import find_likeness
 
 _CHUNK_ROWS: Final = 100
@@ -28,6 +31,22 @@ SELECT id, (
 ) AS blocks
 FROM chats WHERE title IS NULL AND head_id IS NOT NULL AND id > $1 ORDER BY id LIMIT $2
 """
+
+_MARK: Final = b'"is_error":true'
+_HAS_MARK: Final = {
+    "sqlite": "instr({column}, {mark}) > 0",
+    "postgresql": "position(CAST({mark} AS BYTEA) IN {column}) > 0",
+}
+_AFTER: Final = "(chat_id, id) > ($1, $2) ORDER BY chat_id, id LIMIT $3"
+_RESULTS: Final = f"SELECT chat_id, id, blocks FROM messages WHERE role = 'tool' AND {{marked}} AND {_AFTER}"
+_NOTICES: Final = f"SELECT chat_id, id, blocks, error FROM messages WHERE role = 'notice' AND {_AFTER}"
+_SET_BLOCKS: Final = "UPDATE messages SET blocks = $1 WHERE chat_id = $2 AND id = $3"
+_RUNNING: Final = """
+SELECT j.chat_id, j.attempt_id, j.n, j.parts FROM journal AS j
+JOIN attempts AS a ON a.chat_id = j.chat_id AND a.id = j.attempt_id
+WHERE a.ended_at IS NULL AND {marked}
+"""
+_SET_PARTS: Final = "UPDATE journal SET parts = $1 WHERE chat_id = $2 AND attempt_id = $3 AND n = $4"
 
 
 async def name_untitled_chats(transaction: Transaction) -> None:
@@ -54,7 +73,54 @@ async def give_likenesses(transaction: Transaction) -> None:
     await transaction.many("UPDATE users SET likeness = $1 WHERE id = $2", first.items())
 
 
+async def give_outcomes(transaction: Transaction) -> None:
+    """0018. Clients read the stored rows as they are.
+
+    What is journalled of attempts that still run is converted too, because their replies are still to be made of it.
+    The journals of ended attempts stay as they are: nothing is made of them any more.
+    """
+    marked = _HAS_MARK[transaction.dialect]
+    await _convert_messages(
+        transaction, _RESULTS.format(marked=marked.format(column="blocks", mark="$4")), _convert_results, _MARK
+    )
+    await _convert_messages(transaction, _NOTICES, _convert_notice)
+    running = _RUNNING.format(marked=marked.format(column="parts", mark="$1"))
+    rows = await transaction.all(running, _MARK)
+    converted = [
+        (_convert(row["parts"], decode_parts, _recover_outcomes), row["chat_id"], row["attempt_id"], row["n"])
+        for row in rows
+    ]
+    await transaction.many(_SET_PARTS, converted)
+
+
+async def _convert_messages(transaction: Transaction, sql: str, convert: Callable[[Row], bytes], *mark: bytes) -> None:
+    after = ("", "")
+    while rows := await transaction.all(sql, *after, _CHUNK_ROWS, *mark):
+        after = (rows[-1]["chat_id"], rows[-1]["id"])
+        await transaction.many(_SET_BLOCKS, [(convert(row), row["chat_id"], row["id"]) for row in rows])
+
+
+def _convert_results(row: Row) -> bytes:
+    return _convert(row["blocks"], decode_blocks, _recover_outcomes)
+
+
+def _convert_notice(row: Row) -> bytes:
+    return _convert(row["blocks"], decode_blocks, partial(recover_notice, has_failed=row["error"] is not None))
+
+
+def _recover_outcomes(found: list[Any]) -> list[Any]:
+    return [recover_outcome(each) if isinstance(each, ToolResult) else each for each in found]
+
+
+def _convert(stored: bytes, decode: Callable[[bytes], list[Any]], change: Callable[[list[Any]], list[Any]]) -> bytes:
+    try:
+        return encode(change(decode(stored)))
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return stored
+
+
 STEPS: Final[dict[str, Callable[[Transaction], Awaitable[None]]]] = {
     "0016": name_untitled_chats,
     "0017": give_likenesses,
+    "0018": give_outcomes,
 }

@@ -34,18 +34,21 @@ from indelible.content import (
     decode_blocks,
     encode,
 )
+from indelible.content.blocks import recover_outcome
 from indelible.content.messages import extract_title
 from indelible.errors import ChatNotFound, Invalid, NotFound
 from indelible.ids import new_id
 from indelible.machine.states import Status
 from indelible.store.commands.apply.files import use_files
+from indelible.store.commands.apply.texts import recover_notice
 from indelible.store.commands.fork import insert_copies
 from indelible.store.database.transaction import Transaction, to_time, to_utc
 from indelible.store.payloads import ChatPatch
 from indelible.store.protocol import Outcome
 
 FORMAT: Final = "indelible.chat"
-VERSION: Final = 1
+VERSION: Final = 2
+"""Files of version 1 have neither outcomes of tools nor kinds of notices."""
 MAX_MESSAGES: Final = 100_000
 _MOST: Final = 2**46
 """The most tokens, and billionths of a dollar, in one message. The sum over `MAX_MESSAGES` messages still fits."""
@@ -192,13 +195,24 @@ def parse_file(content: bytes) -> ChatFile:
         known = msgspec.json.decode(content, type=_Version)
         if known.format != FORMAT:
             raise Invalid(f"Not an exported chat: its format is {known.format[:40]!r}, not {FORMAT!r}.")
-        if known.version != VERSION:
-            raise Invalid(f"This file has version {known.version} of the format; this server reads {VERSION}.")
+        if not 1 <= known.version <= VERSION:
+            raise Invalid(f"This file has version {known.version} of the format; this server reads up to {VERSION}.")
         file = msgspec.json.decode(content, type=ChatFile)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(f"Not an exported chat: {str(error)[:200]}") from None
     _check(file)
-    return file
+    return _recover_outcomes(file) if file.version == 1 else file
+
+
+def _recover_outcomes(file: ChatFile) -> ChatFile:
+    messages = [replace(message, blocks=_recover_blocks(message)) for message in file.messages]
+    return replace(file, version=VERSION, messages=messages)
+
+
+def _recover_blocks(message: FileMessage) -> list[Block]:
+    if message.role == "notice":
+        return recover_notice(message.blocks, has_failed=message.error is not None)
+    return [recover_outcome(block) if isinstance(block, ToolResult) else block for block in message.blocks]
 
 
 def _check(file: ChatFile) -> None:

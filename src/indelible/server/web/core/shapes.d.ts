@@ -14,6 +14,10 @@ export interface Block {
   call_id?: string;
   output?: unknown;
   is_error?: boolean;
+  /** Of a tool result; none: it ran, or failed if it `is_error`. */
+  outcome?: "ran" | "failed" | "not_run" | "unknown";
+  /** Why it did not run, or is unknown. */
+  reason?: string;
   interrupted?: boolean;
   started?: boolean;
   progress?: string;
@@ -28,7 +32,7 @@ export interface Block {
   file_id?: string | null;
   data?: string | null;
   size?: number | null;
-  metadata?: { compaction?: unknown } | null;
+  metadata?: { compaction?: unknown; notice?: string } | null;
   /** of a live block: the part that appends to it */
   partId?: string;
   /** of a live block: nothing appends to it any more */

@@ -45,20 +45,14 @@
  * @property {Entry} [pending]  a message on its way: it has no messages yet
  */
 
-const OUTCOME_UNKNOWN = /^outcome unknown\b/i;
-// The server's own results for calls that nobody ran (content/assemble.py, store/commands/apply/texts.py).
-const NOT_RUN = /^(Not run: the |Interrupted: the user |Cancelled: the (user|conversation) |Expired: nobody )/;
-
-/** Whether a tool's result says that nobody knows whether the tool had an effect. @param {Block | undefined} result */
-export function isOutcomeUnknown(result) {
-  return Boolean(result?.is_error) && typeof result?.output === "string" && OUTCOME_UNKNOWN.test(result.output);
+/** What happened to a call. Results from before servers said it have `is_error` alone. @param {Block} result */
+export function outcomeOf(result) {
+  return result.outcome ?? (result.is_error ? "failed" : "ran");
 }
 
-/** Whether a call was never run: the reply was stopped, or broke off, before. @param {Block | undefined} result */
-export function isNotRun(result) {
-  return Boolean(result?.is_error) && typeof result?.output === "string" && NOT_RUN.test(result.output);
-}
-
+/** The notices that say what the end of a cut reply says. @type {Record<string, string | undefined>} */
+const NOTICE_OF = { interrupted: "stopped", length: "length" };
+const FAILURES = ["failed", "crashed"];
 const PAGE = 64;
 
 /** Builds the items of one chat again and again, and reuses those that did not change. */
@@ -169,8 +163,8 @@ function group(chat) {
     } else groups.push({ key: chat.live.attempt, kind: "reply", messages: [], live: true });
   }
   const last = groups.at(-1);
-  // A failed turn ends with its notice, and the card of the error says it already.
-  if (last?.kind === "notice" && chat.status === "error" && chat.error?.message && !last.messages[0].blocks.some(isSummary)) groups.pop();
+  // The card of the error says it already.
+  if (last?.kind === "notice" && chat.status === "error" && chat.error && FAILURES.includes(noticeOf(last.messages[0]))) groups.pop();
   return groups;
 }
 
@@ -182,11 +176,15 @@ function openReply(groups) {
   return groups.slice(groups.indexOf(found) + 1).every(({ messages }) => !messages[0]?.blocks.some(isSummary)) ? found : undefined;
 }
 
-/** Below a reply that shows "Stopped · saved", or its length limit, the notice of that says it twice. What comes later tells of something else. @param {Group} reply @param {Message} notice */
-function repeatsTheReply({ messages }, notice) {
-  const last = messages.findLast(({ role }) => role === "assistant");
-  const isSaid = Boolean(last?.partial) && (last?.reason === "interrupted" || last?.reason === "length");
-  return isSaid && notice.parent_id === messages.at(-1)?.id && !notice.blocks.some(isSummary);
+/** "Stopped by you." below a reply that shows "Stopped · saved" is said twice. So is its length limit. @param {Group} reply @param {Message} notice */
+function repeatsTheReply(reply, notice) {
+  const last = reply.messages.findLast(({ role }) => role === "assistant");
+  return Boolean(last?.partial) && noticeOf(notice) === NOTICE_OF[last?.reason ?? ""];
+}
+
+/** What a notice tells of. @param {Message} notice @returns {string} */
+function noticeOf(notice) {
+  return notice.blocks[0]?.metadata?.notice ?? "";
 }
 
 /** @param {Block} block */

@@ -1,7 +1,7 @@
 // A tool call as a card: what was asked, how far it is, what came back, and whether anybody knows. Files of the result
 // stand below the card, in sight though it is folded.
 
-import { isNotRun, isOutcomeUnknown } from "../core/thread.js";
+import { outcomeOf } from "../core/thread.js";
 import { duration, shorten } from "../core/formatting.js";
 import { CopyButton } from "./codeblock.js";
 import { FileCard } from "./filecard.js";
@@ -34,13 +34,19 @@ function summarize(text) {
   }
 }
 
+/** @type {Record<string, [string, string]>} */
+const SETTLED = { ran: ["done", "Ran"], failed: ["failed", "Failed"], not_run: ["cut", "Not run"], unknown: ["unknown", "Outcome unknown"] };
+
+/** What a call whose outcome is unknown went through. @type {Record<string, string>} */
+const UNKNOWN = {
+  interrupted: "The reply was stopped while this tool was running.",
+  timed_out: "This tool took too long, and was ended.",
+  lost: "The server stopped while this tool was running, and did not run it again.",
+};
+
 /** @param {Block} call @param {Block | undefined} result @param {boolean} isLive @returns {[string, string]} */
 export function stateOf(call, result, isLive) {
-  if (isOutcomeUnknown(result)) return ["unknown", "may have run"];
-  if (result?.interrupted) return ["cut", "stopped"];
-  if (isNotRun(result)) return ["cut", "not run"];
-  if (result?.is_error) return ["failed", "failed"];
-  if (result) return ["done", "done"];
+  if (result) return SETTLED[outcomeOf(result)];
   if (!isLive) return ["cut", "no result"];
   return call.started ? ["running", "running"] : ["writing", "preparing"];
 }
@@ -60,13 +66,13 @@ export const ToolCard = memo((/** @type {CardProps} */ { call, result, live, pro
       ${icon(state === "unknown" || state === "failed" ? "warn" : "tool")}
       <span class="tool-name">${call.name || "tool"}</span>
       <span class="tool-gist" dir="auto">${state === "running" && last ? last : summarize(args)}</span>
-      <span class="tool-state">${state === "done" ? icon("check") : null}${state === "done" ? (ms === null ? html`<span class="hidden">done</span>` : duration(ms)) : words}</span>
+      <span class="tool-state">${state === "done" && icon("check")}${words}${state === "done" && ms !== null && ` · ${duration(ms)}`}</span>
     </summary>
     <div class="tool-body">
-      ${state === "unknown" && html`<p class="amber">The server stopped while this tool was running. It may or may not have taken effect, and it was not run again.</p>`}
+      ${state === "unknown" && html`<p class="amber">${UNKNOWN[result?.reason ?? ""] ?? ""} It may or may not have taken effect.</p>`}
       ${args && html`<h4>Arguments</h4><pre tabindex="0" dir="ltr">${write(args)}</pre>`}
       ${progress && html`<h4>Progress</h4><pre tabindex="0">${progress}</pre>`}
-      ${result && html`<h4>${result.is_error ? "Error" : "Result"} <${CopyButton} text=${output} label="Copy result" /></h4><pre tabindex="0">${shown}</pre>
+      ${result && html`<h4>${state === "failed" ? "Error" : "Result"} <${CopyButton} text=${output} label="Copy result" /></h4><pre tabindex="0">${shown}</pre>
         ${lines.length > SHORT_LINES && html`<button type="button" class="link" onClick=${() => setWhole(!isWhole)}>${isWhole ? "Show less" : `Show all ${lines.length} lines`}</button>`}`}
     </div>
   </details>

@@ -11,12 +11,13 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from indelible.content import Block, File, Message, Text, ToolResult, encode
+from indelible.content.assemble import answer_unrun
 from indelible.errors import LeaseLost
 from indelible.ids import new_id
 from indelible.machine import effects
 from indelible.store.commands.apply.change import ChatChange, Handlers
 from indelible.store.commands.apply.files import use_files
-from indelible.store.commands.apply.texts import ANSWERS, CONTINUE, ERRORS, NOTICES
+from indelible.store.commands.apply.texts import ANSWERS, CONTINUE, ERRORS, NOTICES, name_notice
 from indelible.store.commands.totals import Totals
 from indelible.store.database.transaction import Transaction, insert
 from indelible.store.payloads import (
@@ -202,10 +203,8 @@ async def _use_files_of(change: ChatChange, result: ToolResult) -> list[File]:
 
 
 async def answer_open_calls(change: ChatChange, effect: effects.AnswerOpenCalls) -> None:
-    answers: list[Block] = [
-        ToolResult(call_id=call.id, name=call.name, output=ANSWERS[effect.reason], is_error=True)
-        for call in change.open_calls
-    ]
+    text = ANSWERS[effect.reason]
+    answers: list[Block] = [answer_unrun(call, effect.reason, text) for call in change.open_calls]
     await put(change, Message(role="tool", blocks=answers))
 
 
@@ -219,7 +218,7 @@ async def add_notice(change: ChatChange, effect: effects.AddNotice) -> None:
     text = given or NOTICES[effect.kind]
     error = encode(choose_error(change, effect.kind)) if effect.kind in ERRORS else None
     shown = [] if summary is None else summary.blocks  # people can read it
-    notice = Message(role="notice", blocks=[Text(text), *shown], visibility="people")
+    notice = Message(role="notice", blocks=[name_notice(Text(text), effect.kind), *shown], visibility="people")
     await put(change, notice, columns={} if error is None else {"error": error})
 
 

@@ -2,13 +2,17 @@
 
 `NOTICES` are for people, `CONTINUE` is for the model alone, and `ANSWERS` are the results of calls that will never get
 one: a model rejects a conversation with an unanswered call. A worker that knows more passes its own text for a
-notice or an error (payloads.py).
+notice or an error (payloads.py). What a notice tells of is a value beside its text, `metadata.notice`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
+from msgspec.structs import replace
+
+from indelible.content import Block, Text
 from indelible.machine import effects
 
 NOTICES: Final[dict[effects.NoticeKind, str]] = {
@@ -30,3 +34,25 @@ ANSWERS: Final[dict[effects.AnswerReason, str]] = {
     "cancelled": "Cancelled: the user continued without the result of this call.",
     "expired": "Expired: nobody gave the result of this call in time.",
 }
+
+
+def name_notice(text: Text, kind: effects.NoticeKind) -> Text:
+    """The text of a notice, with what it tells of."""
+    return replace(text, metadata={"notice": kind})
+
+
+_OLD_NOTICES: Final[dict[str, effects.NoticeKind]] = {
+    "Stopped by you.": "stopped",
+    "The reply reached its length limit": "length",
+}
+
+
+def recover_notice(blocks: Sequence[Block], *, has_failed: bool) -> list[Block]:
+    """The blocks of a notice from before notices had a kind: some follow from their sentence, once (upgrade 0018)."""
+    match blocks:
+        case [Text(metadata=None) as first, *rest]:
+            found = (kind for known, kind in _OLD_NOTICES.items() if first.text.startswith(known))
+            kind = "failed" if has_failed else next(found, None)
+            return [first if kind is None else name_notice(first, kind), *rest]
+        case _:
+            return list(blocks)

@@ -1,0 +1,2 @@
+-- Old results of tools get an outcome, and old notices a kind: clients read the stored rows as they are. SQL cannot read
+-- a message, so migration_steps.py does it.
