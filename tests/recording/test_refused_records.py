@@ -21,7 +21,7 @@ from indelible.recording.storage.protocol import RecordStore
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.store.database.address import parse_address
 from indelible.store.database.errors import DatabaseUnusable
-from indelible.store.database.open import open_database
+from indelible.store.database.migrate import open_database
 from indelible.store.database.postgres import PostgresDatabase
 
 pytestmark = pytest.mark.both_databases

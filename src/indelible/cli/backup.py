@@ -1,4 +1,4 @@
-"""`indelible backup`: a verified copy of a SQLite database in use. The copying is store/database/sqlite/backup.py."""
+"""`indelible backup`: a verified copy of a SQLite database in use. The copying is store/database/backup.py."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def backup(
     from rich.console import Console  # noqa: PLC0415  (see main.py)
     from rich.progress import Progress  # noqa: PLC0415
 
-    from indelible.store.database.sqlite.backup import back_up  # noqa: PLC0415
+    from indelible.store.database.backup import back_up  # noqa: PLC0415
 
     screen = Console(stderr=True)
     with Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress:

@@ -51,7 +51,7 @@ def _find_place(settings: Settings) -> str:
     """Where this database's server listens, or else where the settings say that one would."""
     from indelible.server.access.proxies import normalize_base_path  # noqa: PLC0415  (see main.py; so below)
     from indelible.server.process import find_on_this_machine, write_url  # noqa: PLC0415
-    from indelible.store.database.sqlite.file_lock import find_holder  # noqa: PLC0415
+    from indelible.store.database.sqlite_file import find_holder  # noqa: PLC0415
 
     holder = find_holder(settings.database)
     found = None if holder is None else holder.server_url

@@ -1,7 +1,7 @@
 """Which chats a command uses: those of a server, those in a database, or those of the server that holds the database.
 
 A SQLite file has one working process. If that is a server of the same user, a command that needs a worker talks to it
-over loopback instead of refusing: its URL is in the lock file (store/database/sqlite/file_lock.py). The token is the
+over loopback instead of refusing: its URL is in the lock file (store/database/sqlite_file.py). The token is the
 one of INDELIBLE_TOKEN, as for any other server. A command that only reads opens the file beside whoever works on it.
 
 Must stay true (tests/test_cli_commands.py): a chat beside a running server is a chat on it.
@@ -66,7 +66,7 @@ def open_to_chat(
         _refuse_tools(tools, url)
         return OpenedChats(_open_server(url, settings), url)
 
-    from indelible.store.database.sqlite.file_lock import find_holder  # noqa: PLC0415
+    from indelible.store.database.sqlite_file import find_holder  # noqa: PLC0415
     from indelible.terminal import describe_database, open_database  # noqa: PLC0415
 
     holder = find_holder(settings.database)
