@@ -278,7 +278,8 @@ async def _load_revision(transaction: Transaction) -> str | None:
 async def _refuse_strangers(transaction: Transaction, where: str) -> None:
     """On PostgreSQL, other applications may share the database, as long as no table has a name of ours."""
     if transaction.dialect == "sqlite":
-        listed = await transaction.all("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name LIMIT 3")
+        sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+        listed = await transaction.all(f"{sql} ORDER BY name LIMIT 3")
     else:
         sql = "SELECT tablename AS name FROM pg_tables WHERE schemaname = current_schema() AND tablename = ANY($1)"
         listed = await transaction.all(f"{sql} ORDER BY name LIMIT 3", list_tables())
