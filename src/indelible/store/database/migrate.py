@@ -247,7 +247,7 @@ async def _upgrade_postgres(address: Address, target: str) -> str | None:
 async def _run_files(transaction: Transaction, target: str, where: str) -> str | None:
     before = await _load_revision(transaction)
     refuse_unknown(before, where)
-    if before == target:  # another process was quicker
+    if before is not None and before >= target:  # another process was quicker
         return before
     if before is None:
         await _refuse_strangers(transaction, where)
