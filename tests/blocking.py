@@ -55,7 +55,7 @@ MAY_BLOCK: Final = {
     "terminal": "as the command line",
     "testing": "it runs in tests",
     "server/process.py:_bind": "once, before anybody is served, and for an address in figures",
-    "store/database/sqlite/file_lock.py:exclusive_file_lock": "once, at the start, and it never waits for the lock",
+    "store/database/sqlite_file.py:exclusive_file_lock": "once, at the start, and it never waits for the lock",
 }
 """Packages and functions of ours in which a call may block, and why."""
 

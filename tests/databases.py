@@ -46,8 +46,7 @@ from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import OpenDatabase, close_databases, open_engine
 
-from indelible.store.database.migrate import migrate
-from indelible.store.database.open import open_database
+from indelible.store.database.migrate import migrate, open_database
 
 BOTH = ("sqlite", "postgresql")
 ON_BOTH = ("store", "faults", "files")

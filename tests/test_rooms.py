@@ -25,16 +25,16 @@ from typing import Final, NamedTuple
 PACKAGE: Final = Path(__file__).parent.parent / "src" / "indelible"
 
 AT_MOST: Final[Mapping[str, float]] = {
-    "modules": 396,
-    "lines": 62_100,
+    "modules": 348,
+    "lines": 59_400,
     "lines of the largest module": 500,
-    "modules under 40 lines": 81,
-    "preamble, % of all lines": 16.7,
-    "modules in circles, with imports inside functions": 2,
-    "modules in circles, with those for type checkers too": 10,
+    "modules under 40 lines": 62,
+    "preamble, % of all lines": 16.3,
+    "modules in circles, with imports inside functions": 0,
+    "modules in circles, with those for type checkers too": 8,
 }
 """Rounded a little: a mend of ten lines needs no new figures."""
-AT_LEAST: Final[Mapping[str, float]] = {"median of lines": 135}
+AT_LEAST: Final[Mapping[str, float]] = {"median of lines": 153}
 SLACK: Final = 0.03
 """So much better than its bound a figure may be before somebody has to write it down."""
 
@@ -178,11 +178,11 @@ def measure() -> dict[str, float]:
         "modules": len(modules),
         "lines": sum(lengths),
         "lines of the largest module": max(lengths),
-        "modules under 40 lines": sum(length < 40 for length in lengths),
-        "median of lines": median(lengths),
-        "preamble, % of all lines": round(100 * sum(module.preamble for module in modules) / sum(lengths), 1),
-        "modules in circles, with imports inside functions": count_in_circles(is_typed=False),
-        "modules in circles, with those for type checkers too": count_in_circles(is_typed=True),
+        "modules under 40 lines": 62sum(length < 40 for length in lengths),
+        "median of lines": 153median(lengths),
+        "preamble, % of all lines": 16.3round(100 * sum(module.preamble for module in modules) / sum(lengths), 1),
+        "modules in circles, with imports inside functions": 0count_in_circles(is_typed=False),
+        "modules in circles, with those for type checkers too": 8count_in_circles(is_typed=True),
     }
 
 

@@ -16,7 +16,7 @@ import asyncpg
 
 from bench.lists.corpus import CHAT_COLUMNS, MESSAGE_COLUMNS, OTHERS, OWNER, Message, Row, make_chats, make_messages
 from indelible.store.database.address import parse_address
-from indelible.store.database.sqlite.database import connect
+from indelible.store.database.sqlite import connect
 from indelible.store.database.transaction import format_time, spell_for_sqlite
 from indelible.store.lists.indexing import spell_insert
 

@@ -7,7 +7,7 @@ from tests.support.json_client import JsonClient
 from indelible.prove.faults import KillBudget
 from indelible.prove.script import Wish
 from indelible.prove.servers import Orders, run_servers
-from indelible.store.database.open import open_database
+from indelible.store.database.migrate import open_database
 
 SLOW_WISH = Wish(number=1, words=400, pace_ms=20)
 

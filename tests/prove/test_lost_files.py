@@ -24,7 +24,7 @@ from indelible.prove.reader import SimulatedReader
 from indelible.prove.script import Wish, find_reply
 from indelible.prove.tools import CrashPoints, make_tools, read_notebook
 from indelible.prove.user import SimulatedUser, load_copies
-from indelible.store.database.open import open_database
+from indelible.store.database.migrate import open_database
 
 WISH = Wish(number=34, words=4, pace_ms=0, tools=3, files=3)
 

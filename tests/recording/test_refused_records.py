@@ -20,7 +20,7 @@ from indelible.api.records import Record
 from indelible.recording.storage import RecordStore
 from indelible.store.database.address import parse_address
 from indelible.store.database.errors import DatabaseUnusable
-from indelible.store.database.open import open_database
+from indelible.store.database.migrate import open_database
 from indelible.store.database.postgres import PostgresDatabase
 
 pytestmark = pytest.mark.both_databases

@@ -24,7 +24,7 @@ from indelible.models.http.sse import SseDecoder
 from indelible.server.app import Server
 from indelible.server.process import Process
 from indelible.settings import load_settings
-from indelible.store.database.sqlite.file_lock import DatabaseInUse
+from indelible.store.database.sqlite_file import DatabaseInUse
 from indelible.testing import ScriptedModel, ScriptEnded
 
 A_LONG_GRACE_S = 3600

@@ -33,8 +33,7 @@ from indelible.content import Text, TextDelta, decode_parts, encode
 from indelible.errors import StoreFailed
 from indelible.machine.commands import Acquire, Create, Interrupt, StartAttempt
 from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
-from indelible.store.database.migrate import migrate
-from indelible.store.database.open import open_database
+from indelible.store.database.migrate import migrate, open_database
 from indelible.store.database.transaction import Transaction
 from indelible.store.database.transaction import insert as insert_rows
 from indelible.store.journal.append import BadRows, JournalRow

@@ -39,8 +39,8 @@ from tests.support.tables import attempts, journal, users, workers
 from indelible.clock import Clock, SystemClock
 from indelible.content import Finish, TextDelta, decode_parts, encode
 from indelible.machine.commands import Acquire, Create, FinishTurn, StartAttempt
+from indelible.store.database import sqlite
 from indelible.store.database.migrate import migrate
-from indelible.store.database.sqlite import database as sqlite
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.writer import Journal
 from indelible.store.payloads import NewChat

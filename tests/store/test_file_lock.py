@@ -12,15 +12,13 @@ import pytest
 from tests.support.commands import run_indelible
 
 from indelible.store.database.errors import DatabaseUnusable
-from indelible.store.database.migrate import migrate
-from indelible.store.database.open import open_database
-from indelible.store.database.sqlite.file_lock import DatabaseInUse, announce_server, exclusive_file_lock, find_holder
+from indelible.store.database.migrate import migrate, open_database
+from indelible.store.database.sqlite_file import DatabaseInUse, announce_server, exclusive_file_lock, find_holder
 
 HOLD = """
 import sys
-from indelible.store.database.migrate import migrate
-from indelible.store.database.open import open_database
-from indelible.store.database.sqlite.file_lock import exclusive_file_lock
+from indelible.store.database.migrate import migrate, open_database
+from indelible.store.database.sqlite_file import exclusive_file_lock
 with exclusive_file_lock(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()

@@ -31,7 +31,7 @@ from indelible.machine import commands as c
 from indelible.store.commands.facts import load_snapshot
 from indelible.store.database import postgres as product
 from indelible.store.database.errors import DatabaseUnreachable
-from indelible.store.database.open import open_database
+from indelible.store.database.migrate import open_database
 from indelible.store.database.transaction import Transaction, insert
 from indelible.store.journal.append import JournalRow, append_rows
 from indelible.store.sql_store import SqlStore

@@ -45,12 +45,12 @@ from indelible.store.database.migrate import (
     list_revisions,
     load_revision,
     migrate,
+    open_database,
     translate_for_sqlite,
     upgrade_schema,
 )
 from indelible.store.database.migration_steps import STEPS
-from indelible.store.database.open import open_database
-from indelible.store.database.sqlite.file_lock import exclusive_file_lock
+from indelible.store.database.sqlite_file import exclusive_file_lock
 from indelible.store.sql_store import SqlStore
 
 

@@ -25,10 +25,10 @@ from tests.support.engine import OpenDatabase
 
 from indelible.store.database.address import describe, parse_address
 from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
-from indelible.store.database.open import open_database
+from indelible.store.database.migrate import open_database
 from indelible.store.database.postgres import CONNECTIONS, URGENT_CONNECTIONS, PostgresDatabase
-from indelible.store.database.sqlite.database import READERS, SqliteDatabase
-from indelible.store.database.sqlite.file_lock import exclusive_file_lock
+from indelible.store.database.sqlite import READERS, SqliteDatabase
+from indelible.store.database.sqlite_file import exclusive_file_lock
 from indelible.store.database.transaction import Transaction
 
 SECRET = "correct-horse"  # noqa: S105  (what must not be told)
@@ -454,7 +454,7 @@ def test_without_the_driver_for_postgres_its_name_is_told() -> None:
 import asyncio, importlib.machinery, sys
 find = importlib.machinery.PathFinder.find_spec
 importlib.machinery.PathFinder.find_spec = lambda name, *rest: None if name == "asyncpg" else find(name, *rest)
-from indelible.store.database.open import open_database
+from indelible.store.database.migrate import open_database
 from indelible.store.database.errors import DatabaseUnusable
 try:
     asyncio.run(open_database("postgresql://db/chats"))
@@ -497,7 +497,7 @@ async def test_processes_that_open_a_new_file_together_all_open_it(tmp_path: Pat
     """All but one are told that it is busy when they switch its log on, and have to try again."""
     program = """
 import asyncio, sys
-from indelible.store.database.open import open_database
+from indelible.store.database.migrate import open_database
 async def open_and_close():
     await (await open_database(sys.argv[1])).close()
 async def open_all():

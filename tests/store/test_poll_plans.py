@@ -18,7 +18,7 @@ from tests.store.driver import OWNER, settle_in
 from tests.support.engine import get_database
 
 from indelible.machine import commands
-from indelible.store.database.sqlite.database import connect
+from indelible.store.database.sqlite import connect
 from indelible.store.database.transaction import spell_for_sqlite
 from indelible.store.payloads import NewChat
 from indelible.store.sql_store import SqlStore

@@ -8,7 +8,7 @@ from tests.support.pooler import Pooler
 
 import indelible
 from indelible.store.database.errors import DatabaseUnusable
-from indelible.store.database.open import open_database
+from indelible.store.database.migrate import open_database
 from indelible.store.database.transaction import Transaction
 
 

@@ -41,10 +41,9 @@ from indelible.machine import State
 from indelible.machine import commands as c
 from indelible.recording.storage import RecordStore
 from indelible.store.database.address import parse_address
-from indelible.store.database.migrate import HEAD, load_revision, migrate
-from indelible.store.database.open import open_database
+from indelible.store.database.migrate import HEAD, load_revision, migrate, open_database
 from indelible.store.database.postgres import PostgresDatabase
-from indelible.store.database.sqlite.database import READERS, SqliteDatabase
+from indelible.store.database.sqlite import READERS, SqliteDatabase
 from indelible.store.database.transaction import Transaction
 from indelible.store.journal.append import Appended, JournalRow
 from indelible.store.journal.tool_ledger import RunKey, RunStarted

@@ -18,10 +18,10 @@ import pytest
 from tests.support.waiting import poll_until
 
 from indelible.errors import StoreFailed
-from indelible.store.database.open import open_database
-from indelible.store.database.sqlite import database as sqlite
-from indelible.store.database.sqlite.database import READERS, SqliteDatabase
-from indelible.store.database.sqlite.jobs import Job, WriterQueue
+from indelible.store.database import sqlite
+from indelible.store.database.migrate import open_database
+from indelible.store.database.sqlite import READERS, SqliteDatabase
+from indelible.store.database.sqlite_jobs import Job, WriterQueue
 from indelible.store.database.transaction import Transaction, Work, insert
 
 BEGUN = datetime(2026, 1, 1, tzinfo=UTC)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 import subprocess
 import sys
 from contextlib import ExitStack, aclosing
@@ -119,12 +120,34 @@ async def test_every_row_is_kept(number: str, new_database: str) -> None:
         kept = [{name: row[name] for name in old} for row, old in zip(after[table], rows, strict=True)]
         if table == "chats" and number == FIRST:  # the imported one, see 0016_titles.sql
             assert [drop_title(row) for row in kept] == [drop_title(row) for row in rows]
+        elif table == "messages":  # 0018 says of each result of a tool what happened, and of notices what they tell of
+            assert [drop_outcomes(row) for row in kept] == [drop_outcomes(row) for row in rows]
+            assert {each for row in kept for each in list_outcomes(row)} == {"ran", "stopped"}
         else:
             assert kept == rows, table
 
 
 def drop_title(chat: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in chat.items() if not name.startswith("title")}
+
+
+def drop_outcomes(message: dict[str, Any]) -> dict[str, Any]:
+    blocks = json.loads(message["blocks"])
+    for block in blocks:
+        for name in ("outcome", "reason"):
+            block.pop(name, None)
+        metadata = block.get("metadata") or {}
+        metadata.pop("notice", None)
+        block["metadata"] = metadata
+    return {**message, "blocks": blocks}
+
+
+def list_outcomes(message: dict[str, Any]) -> list[str]:
+    """What the blocks of a result or a notice say of themselves."""
+    blocks = json.loads(message["blocks"])
+    results = [block.get("outcome", "ran") for block in blocks if block["type"] == "tool_result"]
+    notices = [block["metadata"]["notice"] for block in blocks if "notice" in (block.get("metadata") or {})]
+    return results + notices
 
 
 async def test_its_chats_go_on(number: str, new_database: str) -> None:

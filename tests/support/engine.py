@@ -19,7 +19,7 @@ from tests.support.inline_sqlite import connect_inline
 
 from indelible.store.database.address import describe, parse_address
 from indelible.store.database.postgres import PostgresDatabase
-from indelible.store.database.sqlite.database import SqliteDatabase
+from indelible.store.database.sqlite import SqliteDatabase
 
 T = TypeVar("T")
 OpenDatabase = SqliteDatabase | PostgresDatabase

@@ -35,7 +35,7 @@ from indelible.service.access import Budget
 from indelible.service.stop import StopSweeper
 from indelible.settings import Settings, load_settings
 from indelible.store.database.address import parse_address
-from indelible.store.database.sqlite.file_lock import exclusive_file_lock
+from indelible.store.database.sqlite_file import exclusive_file_lock
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.writer import Journal
 from indelible.store.limits import StoreLimits

@@ -281,7 +281,7 @@ def _find_place(settings: Settings) -> str:
     """Where this database's server listens, or else where the settings say that one would."""
     from indelible.server.access.proxies import normalize_base_path
     from indelible.server.process import find_on_this_machine, write_url
-    from indelible.store.database.sqlite.file_lock import find_holder
+    from indelible.store.database.sqlite_file import find_holder
 
     holder = find_holder(settings.database)
     found = None if holder is None else holder.server_url

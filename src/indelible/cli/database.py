@@ -38,7 +38,7 @@ def backup(
     from rich.console import Console
     from rich.progress import Progress
 
-    from indelible.store.database.sqlite.backup import back_up
+    from indelible.store.database.backup import back_up
 
     screen = Console(stderr=True)
     with Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress:

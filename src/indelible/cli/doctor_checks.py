@@ -32,8 +32,7 @@ from indelible.server.login.oidc import check_oidc
 from indelible.settings import FILE, Settings
 from indelible.store.database.address import Address, describe, parse_address
 from indelible.store.database.errors import DatabaseUnusable
-from indelible.store.database.migrate import HEAD, load_revision, refuse_unknown
-from indelible.store.database.open import open_database
+from indelible.store.database.migrate import HEAD, load_revision, open_database, refuse_unknown
 from indelible.store.database.transaction import Database, Transaction
 from indelible.store.queries.likeness import find_likeness
 from indelible.tracing import ENDPOINTS

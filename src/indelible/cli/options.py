@@ -308,7 +308,7 @@ def open_to_chat(
         _refuse_tools(tools, url)
         return OpenedChats(_open_server(url, settings), url)
 
-    from indelible.store.database.sqlite.file_lock import find_holder
+    from indelible.store.database.sqlite_file import find_holder
     from indelible.terminal.local import describe_database, open_database
 
     holder = find_holder(settings.database)

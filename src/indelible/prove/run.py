@@ -39,8 +39,7 @@ from indelible.prove.tools import SAFE_TOOLS, ToolRun, read_notebook
 from indelible.prove.user import HABITS, ActionName
 from indelible.settings import Settings
 from indelible.store.database.address import describe, parse_address
-from indelible.store.database.migrate import migrate
-from indelible.store.database.open import open_database
+from indelible.store.database.migrate import migrate, open_database
 from indelible.store.database.transaction import Database
 from indelible.testing.invariants import find_faults, load_chat
 

@@ -47,7 +47,7 @@ from indelible.server.access.authentication import has_login
 from indelible.server.app import Server
 from indelible.server.limits.connections import ConnectionLimits, Connections
 from indelible.settings import Settings
-from indelible.store.database.sqlite.file_lock import announce_server
+from indelible.store.database.sqlite_file import announce_server
 from indelible.tools.toolset import AnyTool
 
 GRACE_S: Final = 5

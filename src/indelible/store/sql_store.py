@@ -1,6 +1,6 @@
 """The store on SQLite and on PostgreSQL: one transaction per command.
 
-database/sqlite/database.py and database/postgres.py hold the differences: where a transaction runs, and what makes it
+database/sqlite.py and database/postgres.py hold the differences: where a transaction runs, and what makes it
 durable. The statements are the same on both. A cancelled caller waits until its transaction has ended.
 
 The journal, heartbeats and a worker's frequent queries are urgent: however many users wait for the database, running
@@ -60,8 +60,7 @@ from indelible.store.commands.idempotency import (
 )
 from indelible.store.commands.labels import write_labels
 from indelible.store.database.address import parse_address
-from indelible.store.database.migrate import LEASE_TIMEOUT_S, upgrade_schema
-from indelible.store.database.open import open_database
+from indelible.store.database.migrate import LEASE_TIMEOUT_S, open_database, upgrade_schema
 from indelible.store.database.transaction import Database, Transaction, Work, insert, insert_new
 from indelible.store.journal.append import Appended, JournalRow, append_group
 from indelible.store.journal.pack import sweep

@@ -35,10 +35,16 @@ import msgspec
 
 from indelible.store.database.address import Address, describe, parse_address
 from indelible.store.database.errors import DatabaseUnusable, is_about_data, translate_error
-from indelible.store.database.migrate import HEAD, VERSION_TABLE, list_tables, load_revision, upgrade_schema
-from indelible.store.database.open import open_database
+from indelible.store.database.migrate import (
+    HEAD,
+    VERSION_TABLE,
+    list_tables,
+    load_revision,
+    open_database,
+    upgrade_schema,
+)
 from indelible.store.database.postgres import PostgresTransaction, connect
-from indelible.store.database.sqlite.file_lock import exclusive_file_lock
+from indelible.store.database.sqlite_file import exclusive_file_lock
 from indelible.store.database.transaction import Transaction, to_time
 
 CHUNK_ROWS: Final = 500

@@ -10,7 +10,7 @@ them, and the code that wrote the data receives them unchanged (R6).
 Must stay true (tests/store/test_broken_databases.py): a database that fails in use is reported as precisely as one
 that cannot be opened (tests/store/test_open.py), and no sentence quotes the data that was being written.
 
-Neighbours: sqlite/ and postgres.py translate the errors of every transaction here, address.py finds mistakes in the
+Neighbours: sqlite.py and postgres.py translate the errors of every transaction here, address.py finds mistakes in the
 address itself, migrate.py a schema that is too new.
 """
 

@@ -1,4 +1,4 @@
-"""Creating and upgrading a database, at the start of every process and by `indelible migrate`.
+"""Opening a database, and creating and upgrading it: at the start of every process and by `indelible migrate`.
 
 A new database gets schema.sql, which is schema 0015, and then every file in migrations/, which are numbered from 0016;
 an older one gets those that it lacks. All of it is one transaction: a database is never half migrated, and a crash
@@ -20,6 +20,7 @@ would delete every row that refers to it. So they are checked before the commit.
 
 Must stay true (tests/store/test_migrations.py): a new database and an upgraded one have the same schema, that of
 Alembic's 0015 and the later files; an upgrade preserves existing data; nothing is migrated under a running process.
+A faulty database is reported in one sentence (test_open.py).
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from indelible.concurrency.tasks import run_to_completion
+from indelible.errors import StoreFailed
 from indelible.store.database.address import Address, describe, parse_address
-from indelible.store.database.errors import DatabaseUnusable, SchemaTooNew, translate_error
+from indelible.store.database.errors import DatabaseUnusable, SchemaTooNew, read_failure, translate_error
 from indelible.store.database.migration_steps import STEPS
-from indelible.store.database.open import open_database
-from indelible.store.database.postgres import PostgresTransaction
+from indelible.store.database.postgres import PostgresDatabase, PostgresTransaction
 from indelible.store.database.postgres import connect as connect_postgres
-from indelible.store.database.sqlite.database import SqliteTransaction
-from indelible.store.database.sqlite.database import connect as connect_sqlite
-from indelible.store.database.sqlite.file_lock import is_held_elsewhere
-from indelible.store.database.sqlite.jobs import drive
+from indelible.store.database.sqlite import SqliteDatabase, SqliteTransaction
+from indelible.store.database.sqlite import connect as connect_sqlite
+from indelible.store.database.sqlite_file import is_held_elsewhere, refuse_special_file
+from indelible.store.database.sqlite_jobs import drive
 from indelible.store.database.transaction import Database, Transaction
 
 _FOLDER: Final = Path(__file__).parent
@@ -82,6 +83,35 @@ class Migrated(NamedTuple):
 
 class OldProcessesRunning(DatabaseUnusable):
     """Processes of an earlier version work on the database, so it is not migrated under them."""
+
+
+# --- opening ---------------------------------------------------------------------------------
+
+
+async def open_database(database: str | Path | Address) -> SqliteDatabase | PostgresDatabase:
+    """Connect to a database, new or not. Raises `StoreFailed` with the reason. Close it at the end."""
+    address = database if isinstance(database, Address) else parse_address(database)
+    try:
+        if not address.is_sqlite:
+            return await PostgresDatabase.open(address.make_postgres_options(), where=describe(address))
+        refuse_missing_directory(address)
+        refuse_special_file(address.path)
+        return await SqliteDatabase.open(address.make_sqlite_name(), where=describe(address))
+    except StoreFailed:
+        raise
+    except Exception as error:
+        raise read_failure(error, describe(address)) from error
+
+
+def refuse_missing_directory(address: Address) -> None:
+    directory = address.path.absolute().parent
+    if not directory.is_dir():
+        raise DatabaseUnusable(
+            f"Can't create the database: the directory {directory} does not exist. Create it, or choose another file."
+        )
+
+
+# --- creating and upgrading -------------------------------------------------------------------
 
 
 async def migrate(
@@ -174,7 +204,7 @@ async def _count_beating(transaction: Transaction, *, lease_timeout_s: float) ->
     return await _load_revision(transaction), row["beating"]
 
 
-# --- the upgrade ----------------------------------------------------------------------------
+# --- under the lock ---------------------------------------------------------------------------
 
 
 @run_to_completion
@@ -217,7 +247,7 @@ async def _upgrade_postgres(address: Address, target: str) -> str | None:
 async def _run_files(transaction: Transaction, target: str, where: str) -> str | None:
     before = await _load_revision(transaction)
     refuse_unknown(before, where)
-    if before == target:  # another process was quicker
+    if before is not None and before >= target:  # another process was quicker
         return before
     if before is None:
         await _refuse_strangers(transaction, where)
@@ -248,7 +278,8 @@ async def _load_revision(transaction: Transaction) -> str | None:
 async def _refuse_strangers(transaction: Transaction, where: str) -> None:
     """On PostgreSQL, other applications may share the database, as long as no table has a name of ours."""
     if transaction.dialect == "sqlite":
-        listed = await transaction.all("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name LIMIT 3")
+        sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+        listed = await transaction.all(f"{sql} ORDER BY name LIMIT 3")
     else:
         sql = "SELECT tablename AS name FROM pg_tables WHERE schemaname = current_schema() AND tablename = ANY($1)"
         listed = await transaction.all(f"{sql} ORDER BY name LIMIT 3", list_tables())

@@ -32,8 +32,17 @@ from typing import Any, Final, Generic, TypeVar
 from indelible.concurrency.tasks import UncancellableFuture, run_to_completion
 from indelible.errors import StoreFailed
 from indelible.store.database.errors import AllConnectionsInUse, DatabaseUnusable, translate_error
-from indelible.store.database.owner import Owner, make_closed
-from indelible.store.database.transaction import Dialect, Row, Transaction, Work, bind, clean_label, to_utc
+from indelible.store.database.transaction import (
+    Dialect,
+    Owner,
+    Row,
+    Transaction,
+    Work,
+    bind,
+    clean_label,
+    make_closed,
+    to_utc,
+)
 
 T = TypeVar("T")
 

@@ -2,7 +2,7 @@
 
 A command is one `async def` over a `Transaction`. It may await the methods below and functions built on them, and
 nothing else: on SQLite it runs from its first statement to its last in one visit to a thread, where there is no event
-loop (sqlite/); on PostgreSQL each statement is a round trip on the event loop (postgres.py).
+loop (sqlite.py); on PostgreSQL each statement is a round trip on the event loop (postgres.py).
 
 The SQL has one spelling, the subset of PostgreSQL's that SQLite knows too: `$1` for a value, `ON CONFLICT`, row values,
 `TRUE`. SQLite spells three things differently, which `spell_for_sqlite` translates, once per text: values, which are
@@ -14,11 +14,15 @@ Values match the columns of tables/: ids, words and labels are `str`, and charac
 them become U+FFFD; JSON and everything that a person or a model wrote is `bytes`; a time is an aware `datetime`.
 Rows are indexed by name. Read a time with `to_time`, and a boolean with `bool`: SQLite has neither type.
 
-Must stay true (tests/store/test_transaction.py): the same statement means the same on both databases.
+Must stay true: the same statement means the same on both databases (tests/store/test_transaction.py); using an open
+database in another process or loop, or after it was closed, fails at once and changes nothing
+(tests/app/test_misuse.py).
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -26,6 +30,7 @@ from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, overload
 
 from indelible.content.unicode import clean_text
+from indelible.errors import StoreFailed
 
 T = TypeVar("T")
 Dialect = Literal["sqlite", "postgresql"]
@@ -200,3 +205,41 @@ def _spell_update(table: str, columns: tuple[str, ...], key: tuple[str, ...]) ->
 def _spell_upsert(table: str, columns: tuple[str, ...], key: tuple[str, ...]) -> str:
     changes = ", ".join(f"{name} = excluded.{name}" for name in columns)
     return f"{_spell_insert(table, (*columns, *key), 1)} ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changes}"
+
+
+# --- who owns an open database -----------------------------------------------------------------
+
+
+class Owner:
+    """The process and the event loop that opened a database: nobody else can use it.
+
+    Its threads and connections do not exist in a forked child, where a caller would wait for ever. In another event
+    loop a commit would wake readers and workers from a thread that is not theirs. Both are mistakes of the program, and
+    each gets an error that names the remedy.
+
+    The owner is known from the first use on: a database may be created before its loop runs.
+    """
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._process = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def check(self) -> None:
+        """Raises `StoreFailed` in another process or event loop."""
+        if os.getpid() != self._process:
+            raise StoreFailed(
+                f"{self._where} was opened before this process was forked. Open it again in this process."
+            )
+        loop = asyncio.get_running_loop()
+        self._loop = self._loop or loop
+        if loop is not self._loop:
+            raise StoreFailed(
+                f"{self._where} was opened in another event loop. Use it in that loop only "
+                "(asyncio.run_coroutine_threadsafe), or open it again in this one with worker=False."
+            )
+
+
+def make_closed(where: str) -> StoreFailed:
+    """The error for a database that was closed."""
+    return StoreFailed(f"{where} is closed. Use it inside its `async with` block, or open it again.")

@@ -53,7 +53,7 @@ async def retire(transaction: Transaction, worker_id: str) -> None:
 
 
 async def retire_all(transaction: Transaction) -> None:
-    """Remove every worker. Only for a process that has the database to itself (store/database/sqlite/file_lock.py)."""
+    """Remove every worker. Only for a process that has the database to itself (store/database/sqlite_file.py)."""
     await transaction.run("DELETE FROM workers")
 
 

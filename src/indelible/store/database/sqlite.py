@@ -4,7 +4,7 @@ A transaction is one visit to a thread. Work that writes is queued, and its call
 takes everything in the queue, runs it in one transaction, each job in its own savepoint so that a refused job does not
 affect the others, and commits once: a commit costs an fsync, and the work of a hundred users shares it. Callers get
 their results only after the commit. Urgent work (the journal, heartbeats) goes first, and a group ends after a few
-milliseconds, so no caller waits long behind others (jobs.py).
+milliseconds, so no caller waits long behind others (sqlite_jobs.py).
 
 Python's `sqlite3` is called directly, because a layer with a thread hop per call cost ten times as much as the
 statements themselves (docs/decisions/0010).
@@ -14,7 +14,7 @@ lose commits on a power cut), foreign keys on, and a busy timeout for other proc
 IMMEDIATE, because one that reads first and then writes fails at once if another process wrote meanwhile (R12).
 
 The writer notices that the file was deleted or replaced under the process before it reports anything as written
-(file_check.py).
+(sqlite_file.py).
 
 If the database itself ends a transaction (a full disk, an I/O error), the job that met the error gets it, and the
 rest of the group runs again. If the commit fails, every job in the group gets the error.
@@ -39,17 +39,18 @@ import msgspec
 from indelible.concurrency.tasks import run_to_completion
 from indelible.logs import get_logger
 from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
-from indelible.store.database.owner import Owner, make_closed
-from indelible.store.database.sqlite.file_check import SqliteFile, create_private_file
-from indelible.store.database.sqlite.jobs import Job, ReaderQueue, ServingThread, WriterQueue, deliver, drive, fail
+from indelible.store.database.sqlite_file import SqliteFile, create_private_file
+from indelible.store.database.sqlite_jobs import Job, ReaderQueue, ServingThread, WriterQueue, deliver, drive, fail
 from indelible.store.database.transaction import (
     Dialect,
+    Owner,
     Row,
     Transaction,
     Work,
     bind,
     clean_label,
     format_time,
+    make_closed,
     spell_for_sqlite,
 )
 

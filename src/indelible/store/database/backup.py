@@ -28,7 +28,7 @@ from typing import Final
 from indelible.store.database.address import describe, parse_address
 from indelible.store.database.errors import DatabaseUnusable, read_failure
 from indelible.store.database.migrate import VERSION_TABLE
-from indelible.store.database.sqlite.database import BUSY_TIMEOUT_MS
+from indelible.store.database.sqlite import BUSY_TIMEOUT_MS
 
 CHUNK_PAGES: Final = 256
 _COMPANIONS: Final = ("-wal", "-shm", "-journal")
