@@ -178,11 +178,11 @@ def measure() -> dict[str, float]:
         "modules": len(modules),
         "lines": sum(lengths),
         "lines of the largest module": max(lengths),
-        "modules under 40 lines": 62sum(length < 40 for length in lengths),
-        "median of lines": 153median(lengths),
-        "preamble, % of all lines": 16.3round(100 * sum(module.preamble for module in modules) / sum(lengths), 1),
-        "modules in circles, with imports inside functions": 0count_in_circles(is_typed=False),
-        "modules in circles, with those for type checkers too": 8count_in_circles(is_typed=True),
+        "modules under 40 lines": sum(length < 40 for length in lengths),
+        "median of lines": median(lengths),
+        "preamble, % of all lines": round(100 * sum(module.preamble for module in modules) / sum(lengths), 1),
+        "modules in circles, with imports inside functions": count_in_circles(is_typed=False),
+        "modules in circles, with those for type checkers too": count_in_circles(is_typed=True),
     }
 
 

@@ -1,6 +1,6 @@
 """`indelible migrate`, `backup`, `copy` and `doctor`: looking after a database.
 
-The migrations are store/database/migrate.py, the backup of a SQLite database in use is store/database/sqlite/backup.py,
+The migrations are store/database/migrate.py, the backup of a SQLite database in use is store/database/backup.py,
 the move to PostgreSQL is store/database/copy_to_postgres.py, and what doctor checks is doctor_checks.py.
 """
 

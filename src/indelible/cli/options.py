@@ -6,7 +6,7 @@ exit status 2 (`UsageMistake`); main.py prints it. `logging_as` is for the comma
 
 The chats are those of a server, those in a database, or those of the server that holds the database. A SQLite file has
 one working process. If that is a server of the same user, a command that needs a worker talks to it over loopback
-instead of refusing: its URL is in the lock file (store/database/sqlite/file_lock.py). The token is the one of
+instead of refusing: its URL is in the lock file (store/database/sqlite_file.py). The token is the one of
 INDELIBLE_TOKEN, as for any other server. A command that only reads opens the file beside whoever works on it.
 
 Must stay true (tests/test_cli.py): no mistake on the command line shows a traceback; `--help` stays light.
