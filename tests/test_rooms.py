@@ -26,7 +26,7 @@ PACKAGE: Final = Path(__file__).parent.parent / "src" / "indelible"
 
 AT_MOST: Final[Mapping[str, float]] = {
     "modules": 399,
-    "lines": 61_600,
+    "lines": 61_650,
     "lines of the largest module": 500,
     "modules under 40 lines": 79,
     "preamble, % of all lines": 16.8,

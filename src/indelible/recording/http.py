@@ -114,7 +114,7 @@ class ExchangeLog:
         """Free the memory of the bodies of an entry that a listener has. A failed close may still be added to it."""
         with self._lock:
             entry = self._entries[number]
-            self._entries[number] = replace(entry, sent=keep_body(b""), received=BodyCapture())
+            self._entries[number] = replace(entry, _sent=keep_body(b""), _received=BodyCapture())
 
     # --- for the exchanges ---
 
@@ -272,11 +272,11 @@ class RecordedExchange:
             started_at=self._started_at,
             answered_at=self._answered_at,
             ended_at=ended_at,
-            process_secrets=self._log.known,
-            request=self._request,
-            sent=keep_body(b"" if request is None else request.body),
-            head=self._head,
-            received=received,
+            _secrets=self._log.known,
+            _request=self._request,
+            _sent=keep_body(b"" if request is None else request.body),
+            _head=self._head,
+            _received=received,
         )
 
     def _find_fault(self) -> str | None:
