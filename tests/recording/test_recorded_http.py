@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from rich.pretty import pretty_repr
 from tests.recording.answers import JSON, SSE, Answer, Broken, Waiting, only, read_all, record
 
 from indelible.models.http.client import Http
@@ -381,6 +382,16 @@ async def test_what_a_listener_has_is_released_and_a_failed_close_is_still_added
 
     assert [attempt.response_body for attempt in told] == ["".join(map(bytes.decode, EVENTS)), ""]
     assert [(attempt.number, attempt.status, attempt.size_bytes) for attempt in log.attempts] == [(1, "failed", 0)]
+
+
+async def test_an_entry_that_is_printed_shows_nothing_of_what_was_exchanged() -> None:
+    log = ExchangeLog()
+    request = HttpRequest(url="http://provider.test/?key=canary", headers={"x-api-key": "canary"}, body=b"canary")
+    response = log.begin(request).wrap(Answer(b"canary", headers={"set-cookie": "canary"}))
+    await read_all(response)
+
+    assert repr(only(log)) == "<exchange 1: POST, 200, completed>"
+    assert "canary" not in pretty_repr(only(log))
 
 
 async def test_while_nothing_is_recorded_the_caller_has_the_response_itself() -> None:

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, field_serializer
 
+from indelible.content import File
 from indelible.content.unicode import clean_text
 from indelible.tools import cut_text, limit_for, render_output
 
@@ -274,3 +275,23 @@ def test_the_limit_follows_the_window() -> None:
     assert limit_for(0) == 16_384
     assert limit_for(16_385) == 16_385
     assert limit_for(200_000) == 200_000
+
+
+@pytest.mark.parametrize(
+    ("data", "media_type"),
+    [
+        (b"BM" + bytes(60), "image/bmp"),
+        (b"\x00\x00\x00\x20ftypavif....", "image/avif"),
+        (b"PK\x03\x04....word/document.xml", "application/vnd.openxmlformats-officedocument.wordprocessingml.document"),
+    ],
+)
+def test_bytes_of_a_known_file_are_collected_with_the_type_that_an_upload_would_have(
+    data: bytes, media_type: str
+) -> None:
+    files: list[File] = []
+    assert render_output(data, files) == f"[file: {media_type}, {len(data)} bytes]"
+    assert files == [File(media_type, data=data)]
+
+
+def test_bytes_of_text_that_begins_as_a_program_does_are_text() -> None:
+    assert render_output(b"MZ and BZh and ID3 are words here", []) == "MZ and BZh and ID3 are words here"

@@ -101,7 +101,7 @@ class _Cursor:
         self.held_bytes = 0
         self.is_live = False
 
-    def pop_next(self) -> TimelineStep | None:
+    def pop_new(self) -> TimelineStep | None:
         """The next step that is new, and the position after it."""
         steps, before = self.steps, self.position
         while steps:
@@ -277,7 +277,7 @@ class Reader:
             resync = self._make_event("resync", {"reason": "slow"})
             cursor.position = None
             return resync
-        while (step := cursor.pop_next()) is not None:
+        while (step := cursor.pop_new()) is not None:
             event = step.event if self._show is None or step.event is None else self._show(step.event)
             if event is not None:
                 is_shared = cursor.position is step.after or cursor.position == step.after

@@ -1,10 +1,10 @@
 """What kind of file this is, by its first bytes, and what it may be called.
 
 The type that a client claims is no evidence: a page that is called a picture would be run by a browser that believes
-it. So the type comes from a table of first bytes. Text has no such mark: text is what decodes as UTF-8 without control
-characters, and only then do the name and the client's claim say which kind of text it is. The rest is
-`application/octet-stream`. A table of ours and no library: the widely used ones detect hundreds of kinds that nobody
-here treats differently.
+it. So the type comes from a table of first bytes, the only one (tools/output.py asks it about what a tool returned).
+Text has no such mark: text is what decodes as UTF-8 without control characters, and only then do the name and the
+client's claim say which kind of text it is. The rest is `application/octet-stream`. A table of ours and no library: the
+widely used ones detect hundreds of kinds that nobody here treats differently.
 
 A name is what people see and what a download is saved as. Directories, control characters, characters that turn the
 direction of text (`gpj.exe` shown as `exe.jpg`) and characters that some system refuses are removed.
@@ -24,46 +24,48 @@ MAX_NAME_CHARS: Final = 150
 _MAX_PREAMBLE: Final = 20
 OTHER: Final = "application/octet-stream"
 
-_STARTS: Final[tuple[tuple[bytes, str], ...]] = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF87a", "image/gif"),
-    (b"GIF89a", "image/gif"),
-    (b"%PDF-", "application/pdf"),
-    (b"\x1f\x8b", "application/gzip"),
-    (b"BZh", "application/x-bzip2"),
-    (b"\xfd7zXZ\x00", "application/x-xz"),
-    (b"7z\xbc\xaf\x27\x1c", "application/x-7z-compressed"),
-    (b"Rar!\x1a\x07", "application/vnd.rar"),
-    (b"II*\x00", "image/tiff"),
-    (b"MM\x00*", "image/tiff"),
-    (b"\x00\x00\x01\x00", "image/vnd.microsoft.icon"),
-    (b"ID3", "audio/mpeg"),
-    (b"\xff\xfb", "audio/mpeg"),
-    (b"fLaC", "audio/flac"),
-    (b"OggS", "audio/ogg"),
-    (b"\x1aE\xdf\xa3", "video/webm"),
-    (b"\x7fELF", "application/x-executable"),
-    (b"MZ", "application/vnd.microsoft.portable-executable"),
-    (b"SQLite format 3\x00", "application/vnd.sqlite3"),
-    (b"\x00asm", "application/wasm"),
-    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "application/x-ole-storage"),
-)
-_RIFF: Final = {b"WEBP": "image/webp", b"WAVE": "audio/wav", b"AVI ": "video/x-msvideo"}
-_BRANDS: Final = {
-    b"avif": "image/avif",
-    b"heic": "image/heic",
-    b"heix": "image/heic",
-    b"mif1": "image/heif",
-    b"M4A ": "audio/mp4",
-    b"qt  ": "video/quicktime",
-}
 _OFFICE: Final = "application/vnd.openxmlformats-officedocument."
-_IN_ZIP: Final = (
-    (b"word/", f"{_OFFICE}wordprocessingml.document"),
-    (b"xl/", f"{_OFFICE}spreadsheetml.sheet"),
-    (b"ppt/", f"{_OFFICE}presentationml.presentation"),
+_MAGIC: Final = tuple(
+    (re.compile(mark, re.DOTALL), media_type)
+    for mark, media_type in (
+        (rb"\x89PNG\r\n\x1a\n", "image/png"),
+        (rb"\xff\xd8\xff", "image/jpeg"),
+        (rb"GIF8[79]a", "image/gif"),
+        (rb"II\*\x00|MM\x00\*", "image/tiff"),
+        (rb"\x00\x00\x01\x00", "image/vnd.microsoft.icon"),
+        (rb"ID3|\xff\xfb", "audio/mpeg"),
+        (rb"fLaC", "audio/flac"),
+        (rb"OggS", "audio/ogg"),
+        (rb"\x1aE\xdf\xa3", "video/webm"),
+        (rb"%PDF-", "application/pdf"),
+        (rb"\x1f\x8b", "application/gzip"),
+        (rb"BZh", "application/x-bzip2"),
+        (rb"\xfd7zXZ\x00", "application/x-xz"),
+        (rb"7z\xbc\xaf\x27\x1c", "application/x-7z-compressed"),
+        (rb"Rar!\x1a\x07", "application/vnd.rar"),
+        (rb"\x7fELF", "application/x-executable"),
+        (rb"MZ", "application/vnd.microsoft.portable-executable"),
+        (rb"SQLite format 3\x00", "application/vnd.sqlite3"),
+        (rb"\x00asm", "application/wasm"),
+        (rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "application/x-ole-storage"),
+        (rb"RIFF.{4}WEBP", "image/webp"),
+        (rb"RIFF.{4}WAVE", "audio/wav"),
+        (rb"RIFF.{4}AVI ", "video/x-msvideo"),
+        (rb"RIFF", OTHER),
+        (rb".{4}ftypavif", "image/avif"),
+        (rb".{4}ftyphei[cx]", "image/heic"),
+        (rb".{4}ftypmif1", "image/heif"),
+        (rb".{4}ftypM4A ", "audio/mp4"),
+        (rb".{4}ftypqt  ", "video/quicktime"),
+        (rb".{4}ftyp", "video/mp4"),
+        (rb"PK(?:\x03\x04|\x05\x06).*word/", f"{_OFFICE}wordprocessingml.document"),
+        (rb"PK(?:\x03\x04|\x05\x06).*xl/", f"{_OFFICE}spreadsheetml.sheet"),
+        (rb"PK(?:\x03\x04|\x05\x06).*ppt/", f"{_OFFICE}presentationml.presentation"),
+        (rb"PK(?:\x03\x04|\x05\x06)", "application/zip"),
+        (rb"BM.{4}\x00{4}", "image/bmp"),
+    )
 )
+"""How files begin: the first one that matches counts."""
 _PAGES: Final = (b"<!doctype html", b"<html", b"<head", b"<body", b"<script")
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _TEXTS: Final = frozenset(
@@ -99,18 +101,15 @@ _UNSAFE: Final = re.compile(r'[<>:"|?*\x00-\x1f\x7f]')
 def find_media_type(start: bytes, *, name: str = "", hint: str | None = None) -> str:
     """The type of a file that begins with these bytes, of which `SNIFFED_BYTES` are enough."""
     start = start[:SNIFFED_BYTES]
-    for mark, media_type in _STARTS:
-        if start.startswith(mark):
-            return media_type
-    if start[:4] == b"RIFF":
-        return _RIFF.get(start[8:12], OTHER)
-    if start[4:8] == b"ftyp":
-        return _BRANDS.get(start[8:12], "video/mp4")
-    if start[:4] in {b"PK\x03\x04", b"PK\x05\x06"}:
-        return next((media_type for mark, media_type in _IN_ZIP if mark in start), "application/zip")
-    if start[:2] == b"BM" and start[6:10] == bytes(4):
-        return "image/bmp"
+    known = find_magic(start)
+    if known is not None:
+        return known
     return _find_text_type(start, name=name, hint=hint) if _is_text(start) else OTHER
+
+
+def find_magic(start: bytes) -> str | None:
+    """The type that the first bytes alone show; None for text, and for what is not known."""
+    return next((media_type for mark, media_type in _MAGIC if mark.match(start)), None)
 
 
 def describe_content_type(media_type: str, size: int) -> str:

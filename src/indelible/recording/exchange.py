@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -190,7 +190,7 @@ def find_fault(head: ResponseHead, body: BodyCapture, *, end_seen: bool) -> str 
 class ExchangeRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One exchange that has been counted. Its texts are redacted when they are read, which may take milliseconds.
 
-    `request` (without its body, which is `sent`) is None if only a response was recorded, `head` if none came.
+    `_request` (without its body, which is `_sent`) is None if only a response was recorded, `_head` if none came.
     """
 
     number: int
@@ -199,46 +199,53 @@ class ExchangeRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     started_at: datetime | None
     answered_at: datetime | None
     ended_at: datetime
-    process_secrets: KnownSecrets
-    request: HttpRequest | None
-    sent: Kept
-    head: ResponseHead | None
-    received: BodyCapture
+    _secrets: KnownSecrets
+    _request: HttpRequest | None
+    _sent: Kept
+    _head: ResponseHead | None
+    _received: BodyCapture
+
+    def __repr__(self) -> str:
+        """It may be logged: without what was exchanged."""
+        return f"<exchange {self.number}: {self.method}, {self.status_code}, {self.status}>"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("number", self.number), ("status", self.status)]
 
     @cached_property
-    def known(self) -> KnownSecrets:
+    def _known(self) -> KnownSecrets:
         """The secrets that it may repeat."""
-        return self.process_secrets.sent_with(self.request.headers) if self.request else self.process_secrets
+        return self._secrets.sent_with(self._request.headers) if self._request else self._secrets
 
     @property
     def size_bytes(self) -> int:
         """The memory that its bodies take."""
-        return len(self.sent.head) + len(self.sent.tail) + self.received.held_bytes
+        return len(self._sent.head) + len(self._sent.tail) + self._received.held_bytes
 
     @property
     def method(self) -> str:
-        return self.request.method if self.request else self.head.method if self.head else ""
+        return self._request.method if self._request else self._head.method if self._head else ""
 
     @property
     def status_code(self) -> int | None:
-        return self.head.status if self.head else None
+        return self._head.status if self._head else None
 
     @property
     def url(self) -> str:
-        return redact_line(self.request.url, self.known) if self.request else ""
+        return redact_line(self._request.url, self._known) if self._request else ""
 
     @property
     def request_headers(self) -> dict[str, str]:
-        return redact_headers(self.request.headers, self.known) if self.request else {}
+        return redact_headers(self._request.headers, self._known) if self._request else {}
 
     @property
     def response_headers(self) -> dict[str, str]:
-        return redact_headers(self.head.headers, self.known) if self.head else {}
+        return redact_headers(self._head.headers, self._known) if self._head else {}
 
     @property
     def request_body(self) -> str:
-        return self.sent.redact(self.request.headers if self.request else {}, self.known)
+        return self._sent.redact(self._request.headers if self._request else {}, self._known)
 
     @property
     def response_body(self) -> str:
-        return self.received.keep().redact(self.head.headers if self.head else {}, self.known)
+        return self._received.keep().redact(self._head.headers if self._head else {}, self._known)

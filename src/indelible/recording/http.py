@@ -114,7 +114,7 @@ class ExchangeLog:
         """Free the memory of the bodies of an entry that a listener has. A failed close may still be added to it."""
         with self._lock:
             entry = self._entries[number]
-            self._entries[number] = replace(entry, sent=keep_body(b""), received=BodyCapture())
+            self._entries[number] = replace(entry, _sent=keep_body(b""), _received=BodyCapture())
 
     # --- for the exchanges ---
 
@@ -223,8 +223,8 @@ class RecordedExchange:
         with self._best_effort():
             self._answered_at = self._log.clock.now()
             self._head = read_head(response)
-            if self._head.is_json and self.body is not None:
-                self.body.head_bytes = MAX_ANSWER_BYTES
+            if self._head.is_json and (body := self.body) is not None:
+                body.head_bytes = MAX_ANSWER_BYTES
         return RecordedResponse(response, self)
 
     def failed(self, error: BaseException) -> None:
@@ -241,9 +241,10 @@ class RecordedExchange:
 
     def reach_end(self) -> None:
         self._end_seen = True
-        if self._head is not None and self._head.is_stream and self.body is not None:
+        head, body = self._head, self.body  # another thread may count it meanwhile
+        if head is not None and head.is_stream and body is not None:
             with self._best_effort():
-                self._log.count(self, UNEXPECTED_END if is_short(self._head, self.body) else None)
+                self._log.count(self, UNEXPECTED_END if is_short(head, body) else None)
 
     def close(self) -> None:
         """The response was closed without an error."""
@@ -261,8 +262,7 @@ class RecordedExchange:
     # --- its entry ---
 
     def describe(self, error: str | None, ended_at: datetime) -> ExchangeRecord:
-        request, received = self._request, self.body or BodyCapture()
-        self.body = None
+        request, received, self.body = self._request, self.body or BodyCapture(), None
         if request is not None:
             self._request = replace(request, body=b"")  # the entry has the kept part; the rest may be large
         return ExchangeRecord(
@@ -272,17 +272,18 @@ class RecordedExchange:
             started_at=self._started_at,
             answered_at=self._answered_at,
             ended_at=ended_at,
-            process_secrets=self._log.known,
-            request=self._request,
-            sent=keep_body(b"" if request is None else request.body),
-            head=self._head,
-            received=received,
+            _secrets=self._log.known,
+            _request=self._request,
+            _sent=keep_body(b"" if request is None else request.body),
+            _head=self._head,
+            _received=received,
         )
 
     def _find_fault(self) -> str | None:
-        if self._head is None or self.body is None:
+        head, body = self._head, self.body
+        if head is None or body is None:
             return UNEXPECTED_END
-        return None if self.is_settled else find_fault(self._head, self.body, end_seen=self._end_seen)
+        return None if self.is_settled else find_fault(head, body, end_seen=self._end_seen)
 
     @property
     def _known(self) -> KnownSecrets:

@@ -34,21 +34,15 @@ from pydantic import BaseModel
 
 from indelible.content import File
 from indelible.content.unicode import clean_text
+from indelible.files.media_types import SNIFFED_BYTES, find_magic
 
 _TEXTS: Final = (str, bytes, bytearray, memoryview)
 _BYTES: Final = (bytes, bytearray, memoryview)
 _NUMBERS: Final = (int, float)
 _LISTS: Final = (list, tuple, set, frozenset, deque)
 _DICTS: Final = (dict, Mapping)
-_MAGIC: Final = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF8", "image/gif"),
-    (b"%PDF-", "application/pdf"),
-    (b"PK\x03\x04", "application/zip"),
-    (b"\x1f\x8b", "application/gzip"),
-)
-"""How files begin that are often returned by mistake."""
+_FILES: Final = ("image/", "application/pdf", "application/zip", "application/gzip", "application/vnd.openxmlformats-")
+"""Types of files that tools return; text might begin as some other files do."""
 
 MAX_FILES: Final = 10
 """How many files one result may have."""
@@ -190,9 +184,8 @@ def _to_plain_text(value: str | bytes | bytearray | memoryview) -> str:
 
 
 def _find_kind(data: bytes) -> str | None:
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "image/webp"
-    return next((kind for start, kind in _MAGIC if data.startswith(start)), None)
+    kind = find_magic(data[:SNIFFED_BYTES])
+    return kind if kind is not None and kind.startswith(_FILES) else None
 
 
 def _describe_file(file: File) -> str:
