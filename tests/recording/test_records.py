@@ -32,7 +32,7 @@ from indelible.machine.commands import Delete
 from indelible.recording.storage.protocol import RecordStore
 from indelible.recording.storage.sql_records import GONE, REPLACED, SqlRecords
 from indelible.store.database.tables.chats import workers
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 from indelible.testing import ManualClock
 
 pytestmark = pytest.mark.both_databases
@@ -591,7 +591,7 @@ async def test_r12_forgetting_goes_in_short_transactions(
 async def test_r12_a_chat_that_is_deleted_loses_its_records_first_and_piece_by_piece(
     chat: Driver, records: SqlRecords, engine: AsyncEngine
 ) -> None:
-    other = await Driver(SqlStore(get_database(engine)), engine).create()
+    other = await Driver(Store(get_database(engine)), engine).create()
     large = make_run(chat)
     exchanges = [make_attempt(large, 1, number) for number in range(1, 41)]
     kept = make_all(other)

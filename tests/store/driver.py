@@ -38,9 +38,9 @@ from indelible.store.database.tables.chats import (
     users,
     workers,
 )
+from indelible.store.outcome import Outcome
 from indelible.store.payloads import Payload, UserInput
-from indelible.store.protocol import Outcome
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 OWNER = "user_ada"
 SAID_AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -120,7 +120,7 @@ def fill_payload(command: c.Command, **fields: Any) -> Payload[Any] | None:
 
 
 class Driver:
-    def __init__(self, store: SqlStore, engine: AsyncEngine) -> None:
+    def __init__(self, store: Store, engine: AsyncEngine) -> None:
         self.id = new_id("chat")
         self.epoch = 0
         self.turn_id = ""

@@ -62,6 +62,7 @@ from indelible.store.database.tables.chats import (
     workers,
 )
 from indelible.store.journal.append import JournalRow
+from indelible.store.outcome import Outcome
 from indelible.store.payloads import (
     AddedHistory,
     AwaitedStep,
@@ -77,8 +78,7 @@ from indelible.store.payloads import (
     UserInput,
     WithPending,
 )
-from indelible.store.protocol import Outcome
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 from indelible.testing.invariants import StoredChat, find_faults, load_chat
 from indelible.testing.store import finish_parts, take_over
 
@@ -217,7 +217,7 @@ class Life:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
-        self.store = SqlStore(get_database(engine), lease_timeout_s=LEASE_TIMEOUT_S)
+        self.store = Store(get_database(engine), lease_timeout_s=LEASE_TIMEOUT_S)
         self.choices = iter(b"")
         self.chat_id = new_id("chat")
         self.user_id = new_id("user")

@@ -54,7 +54,7 @@ from indelible.store.database.tables.chats import (
     workers,
 )
 from indelible.store.payloads import ChatPatch, UserInput
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 # Everything that a server knows about a schema: columns, constraints and indexes, as it would write them itself.
 POSTGRES_CATALOGUE = """
@@ -187,7 +187,7 @@ async def test_the_upgrade_to_0003_keeps_turns_and_keys_and_begins_to_count(new_
     assert await migrate(new_database) == Migrated("0002", HEAD)
 
     engine = await open_engine(new_database)
-    store = SqlStore(get_database(engine))
+    store = Store(get_database(engine))
     async with begin_read(engine) as connection:
         turn = (await connection.execute(select(turns))).one()
         key = (await connection.execute(select(idempotency_keys))).one()
@@ -219,7 +219,7 @@ async def test_the_upgrade_to_0006_renames_the_status_of_chats_and_of_their_even
     assert await migrate(new_database) == Migrated("0005", HEAD)
 
     engine = await open_engine(new_database)
-    store = SqlStore(get_database(engine))
+    store = Store(get_database(engine))
     assert (await store.view("c")).status == "idle"
     assert [event.payload for event in await store.events("c", after=0)] == [{"status": "idle"}]
     await store.execute("c", Send(), UserInput(blocks=[Text("Hello")]))
@@ -236,7 +236,7 @@ async def test_the_upgrade_to_0004_lets_chats_of_before_be_recorded(new_database
     assert await migrate(new_database) == Migrated("0003", HEAD)
 
     engine = await open_engine(new_database)
-    store = SqlStore(get_database(engine))
+    store = Store(get_database(engine))
     assert (await store.view("c")).debug is None
     await store.execute("c", UpdateChat(), ChatPatch(debug="all"))
     assert (await store.view("c")).debug == "all"
@@ -261,7 +261,7 @@ async def test_the_upgrade_to_0009_gives_branches_their_errors_and_waiting_chats
     assert await migrate(new_database) == Migrated("0008", HEAD)
 
     engine = await open_engine(new_database)
-    store = SqlStore(get_database(engine))
+    store = Store(get_database(engine))
     async with begin_read(engine) as connection:
         chat = (await connection.execute(select(chats))).one()
     assert (chat.runnable_at, chat.tools) == (chat.updated_at, None)
@@ -290,7 +290,7 @@ async def test_the_upgrade_to_0012_adds_up_what_chats_have_used(new_database: st
     assert await migrate(new_database) == Migrated("0011", HEAD)
 
     engine = await open_engine(new_database)
-    totals = (await SqlStore(get_database(engine)).view("c")).totals
+    totals = (await Store(get_database(engine)).view("c")).totals
     assert totals == Totals(Usage(input_tokens=7, output_tokens=1), 5)
     await close(engine)
 
@@ -365,7 +365,7 @@ async def test_the_upgrade_to_0007_names_the_chat_of_every_row_and_keeps_all_of_
     assert len(rows) == 3
     assert (run.chat_id, run.turn_id, run.step, run.attempt_id, run.state) == ("c", "t", 1, "a", "started")
     assert (waiting.chat_id, waiting.id, waiting.position, waiting.if_busy) == ("c", "q", 1, "steer")
-    store = SqlStore(get_database(engine))
+    store = Store(get_database(engine))
     assert [row.n for row in await load_journal(store, "c", "a")] == [1, 2, 3]
     assert [entry.name for entry in await load_ledger(store, "c", "t")] == ["look"]
     await store.execute("c", Delete())
@@ -437,7 +437,7 @@ async def check_upgrade(database: str, revision: str) -> None:
         if table in metadata.tables and "chat_id" in metadata.tables[table].primary_key.columns
     ]
     assert all([row["chat_id"] for row in after[table]] == ["c", "d"] for table in led), revision
-    store = SqlStore(get_database(engine))
+    store = Store(get_database(engine))
     assert [row.n for row in await load_journal(store, "c", "attempt_c")] == [1]
     assert [entry.name for entry in await load_ledger(store, "c", "turn_c")] == ["look"]
     await store.execute("c", Delete())
@@ -697,7 +697,7 @@ async def test_a_newer_schema_is_refused_with_what_to_do(new_database: str) -> N
     with pytest.raises(SchemaTooNew, match=f"schema 9999; this one knows up to {HEAD}.*Upgrade Indelible"):
         await migrate(new_database)
     with pytest.raises(SchemaTooNew):
-        async with SqlStore.open(new_database):
+        async with Store.open(new_database):
             pass
     assert await load_revision(get_database(engine)) == "9999"
     await close(engine)

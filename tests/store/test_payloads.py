@@ -30,8 +30,8 @@ PAYLOADS: list[type[Payload[Any]]] = [
 HEAD = """
 from indelible.machine import commands as c
 from indelible.store import payloads as p
-from indelible.store.protocol import ChatStore
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
+from indelible.store.store import Store
 
 """
 
@@ -42,7 +42,7 @@ def test_mypy_accepts_exactly_the_payloads_that_a_command_reads(tmp_path: Path) 
     A command of unknown kind accepts none at all. All in one file: mypy takes a second to begin.
     """
     lines, expected = HEAD.splitlines(), set()
-    for store in ("ChatStore", "SqlStore"):
+    for store in ("Store", "Store"):
         for command in COMMANDS:
             for payload in PAYLOADS:
                 name = f"{store}_{command.__name__}_{payload.__name__}".lower()
@@ -54,7 +54,7 @@ def test_mypy_accepts_exactly_the_payloads_that_a_command_reads(tmp_path: Path) 
                     expected.add(len(lines))
     assert expected
     lines += [
-        "async def unknown(s: ChatStore, command: c.Command, given: p.UserInput) -> None:",
+        "async def unknown(s: Store, command: c.Command, given: p.UserInput) -> None:",
         "    await s.execute('chat_1', command)",
         "    await s.execute('chat_1', command, given)",
     ]

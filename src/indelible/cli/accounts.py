@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, TypeVar
 from indelible.cli.options import read_settings, refuse_missing_database
 
 if TYPE_CHECKING:
-    from indelible.store.accounts.sql_accounts import SqlAccounts
+    from indelible.store.accounts.sql_accounts import AccountStore
 
 T = TypeVar("T")
 
 
-def with_accounts(database: str | None, work: Callable[[SqlAccounts], Awaitable[T]]) -> T:
+def with_accounts(database: str | None, work: Callable[[AccountStore], Awaitable[T]]) -> T:
     """Run `work` on the accounts of the database."""
     settings = read_settings(database=database)
     refuse_missing_database(settings)
@@ -26,12 +26,12 @@ def with_accounts(database: str | None, work: Callable[[SqlAccounts], Awaitable[
     import asyncio  # noqa: PLC0415  (see main.py; so below)
 
     from indelible.clock import SystemClock  # noqa: PLC0415
-    from indelible.store.accounts.sql_accounts import SqlAccounts  # noqa: PLC0415
-    from indelible.store.sql_store import SqlStore  # noqa: PLC0415
+    from indelible.store.accounts.sql_accounts import AccountStore  # noqa: PLC0415
+    from indelible.store.store import Store  # noqa: PLC0415
 
     async def run() -> T:
-        async with SqlStore.open(settings.database) as store:
-            return await work(SqlAccounts(store.database, clock=SystemClock()))
+        async with Store.open(settings.database) as store:
+            return await work(AccountStore(store.database, clock=SystemClock()))
 
     return asyncio.run(run())
 

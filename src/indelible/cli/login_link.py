@@ -17,7 +17,7 @@ from indelible.cli.options import DatabaseOption, UsageMistake, read_settings
 
 if TYPE_CHECKING:
     from indelible.settings import Settings
-    from indelible.store.accounts.sql_accounts import SqlAccounts
+    from indelible.store.accounts.sql_accounts import AccountStore
 
 EXAMPLES: Final = """\b
 Examples:
@@ -38,7 +38,7 @@ def login_link(
     settings = read_settings(database=database)
     place = _find_place(settings) if url is None else _check_url(url)
 
-    async def offer(accounts: SqlAccounts) -> str:
+    async def offer(accounts: AccountStore) -> str:
         from indelible.clock import SystemClock  # noqa: PLC0415  (see main.py)
         from indelible.server.login.first_login import offer_login  # noqa: PLC0415
 

@@ -16,8 +16,7 @@ from indelible.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
     from indelible.api.shapes import Scope, TokenInfo
-    from indelible.store.accounts.protocol import Account
-    from indelible.store.accounts.sql_accounts import SqlAccounts
+    from indelible.store.accounts.sql_accounts import Account, AccountStore
 
 EXAMPLES: Final = """\b
 Examples:
@@ -57,7 +56,7 @@ def create(
     scopes = _check(label, scope or ["read", "write"])
     expires_at = None if expires is None else datetime.now(UTC) + _parse_duration(expires)
 
-    async def make(accounts: SqlAccounts) -> str:
+    async def make(accounts: AccountStore) -> str:
         user = await _find(accounts, name)
         return (await accounts.create_token(user.id, label=label, scopes=scopes, expires_at=expires_at))[1]
 
@@ -68,7 +67,7 @@ def create(
 def list_tokens(name: NameArgument, *, database: DatabaseOption = None) -> None:
     """List a user's tokens, newest first. Each line has id, beginning, scopes, last use, end and label."""
 
-    async def load(accounts: SqlAccounts) -> list[TokenInfo]:
+    async def load(accounts: AccountStore) -> list[TokenInfo]:
         return await accounts.list_tokens((await _find(accounts, name)).id)
 
     print_table(
@@ -97,7 +96,7 @@ def revoke(
     sys.stdout.write("Revoked. Running servers notice within 2 seconds.\n")
 
 
-async def _find(accounts: SqlAccounts, name: str) -> Account:
+async def _find(accounts: AccountStore, name: str) -> Account:
     found = await accounts.find_user(name)
     if found is None:
         raise NotFound(f"There is no user named {name}. Add one with: indelible user add {shlex.quote(name)}")

@@ -45,8 +45,8 @@ from indelible.models.protocol import check_parameters
 from indelible.service.answers import describe_accepted
 from indelible.service.chats import LocalService
 from indelible.service.noted_request import note_in
+from indelible.store.outcome import ForkPoint, Outcome
 from indelible.store.payloads import AddedHistory, ChatPatch, NewChat, ToolResultsInput, UserInput
-from indelible.store.protocol import ForkPoint, Outcome
 from indelible.store.queries.chat_view import ChatStatus
 from indelible.store.queries.history import Page
 
@@ -120,7 +120,7 @@ class ConversationService:
 
     async def named(self, *content: str) -> ConversationService:
         """The same for a request that its content names, if it has no key: two that are the same start one turn."""
-        if self._once._request is not None:
+        if self._once._key is not None:
             return self
         key = hashlib.blake2b(encode(content), digest_size=32).hexdigest()
         return ConversationService(self.service, await self.service.once(key, route="", body_hash=b""))
@@ -216,7 +216,7 @@ class ConversationService:
             return found
 
     async def _find_start(self) -> TurnStart | None:
-        request = self._once._request
+        request = self._once._key
         stored = None if request is None else await self.service._store.find_response(request)
         return None if stored is None else msgspec.json.decode(stored.body, type=TurnStart)
 

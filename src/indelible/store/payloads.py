@@ -2,7 +2,7 @@
 
 A command (machine/commands.py) carries the facts that `decide` needs, and no content. The content travels beside it,
 and each payload names the commands that read it: `UserInput` is a `Payload[Send | SendInterrupt | SendSteer | Edit]`.
-`Payload` is contravariant in its commands, so `ChatStore.execute(chat_id, command, payload)` accepts exactly the
+`Payload` is contravariant in its commands, so `Store.execute(chat_id, command, payload)` accepts exactly the
 payloads of that command: a field that a command would ignore is a type error, not a value that silently disappears.
 Payloads depend on commands and not the reverse, because the machine must not know content.
 

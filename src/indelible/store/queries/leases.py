@@ -34,7 +34,7 @@ from indelible.machine.commands import Acquire
 from indelible.machine.states import Status
 from indelible.store.database.tables.enumerations import BUSY_STATUSES
 from indelible.store.database.transaction import Dialect, Transaction
-from indelible.store.protocol import Outcome
+from indelible.store.outcome import Outcome
 from indelible.store.queries.liveness import bind_ago, spell_ago, spell_alive
 from indelible.store.queries.open_turn import Held, Probe
 

@@ -6,7 +6,7 @@ holds the chat's lock, so their numbers have neither gaps nor races.
 
 Must stay true (tests/store/test_conformance.py): `seq` of the row is the number of its last event.
 
-The effects are in chat.py, history.py, turns.py and queue.py; applier.py applies them in order.
+The effects are in chat.py, history.py, turns.py and queue.py; execute.py applies them in order.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from indelible.machine import effects
 from indelible.machine.states import Snapshot, Status
 from indelible.store.commands.totals import Totals
 from indelible.store.database.transaction import Row, Transaction, insert, update
+from indelible.store.outcome import AttemptName, Outcome
 from indelible.store.payloads import Payload
-from indelible.store.protocol import Outcome
-from indelible.store.queries.chat_view import AttemptName
 
 
 class ChatChange:

@@ -19,9 +19,9 @@ from indelible.store.commands.apply.history import load_model, put
 from indelible.store.commands.finish_attempt import end_attempt, keep_pending
 from indelible.store.database.transaction import insert, update
 from indelible.store.lists.usage import add_usage
+from indelible.store.outcome import AttemptName
 from indelible.store.payloads import AttemptStart, ModelChoice, RetryScheduled, WithPending, require
 from indelible.store.queries.ancestors import find_partial_reply
-from indelible.store.queries.chat_view import AttemptName
 
 _ENDS_WITH_RESET: Final = "reset"
 _NEW_TURN: Final = """
