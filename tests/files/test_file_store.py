@@ -235,13 +235,13 @@ async def test_an_upload_that_announced_nothing_counts_the_users_files_a_few_tim
     size = 24 * CHUNK_BYTES
     files = FileStore(opened, [DatabaseBytes(opened)], limits=FileLimits(file_bytes=size, user_bytes=2 * size))
     reserved: list[int] = []
-    reserve = files.reserve
+    reserve = files._reserve
 
     async def note(*given: Any) -> int:
         reserved.append(await reserve(*given))
         return reserved[-1]
 
-    files.reserve = note  # type: ignore[method-assign,assignment]
+    files._reserve = note  # type: ignore[method-assign,assignment]
     await files.upload(OWNER, stream(*[bytes(CHUNK_BYTES)] * 23), name="zeros")
     assert reserved == [5 * CHUNK_BYTES, 12 * CHUNK_BYTES, size]
     row = await opened.read(lambda given: given.one("SELECT sum(size_bytes) AS n FROM files"), single=True)

@@ -52,7 +52,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     from a dead worker: the seconds since that worker's last heartbeat; `takeovers` is how often that happened in this
     turn, and `in_tool` whether a tool was running. `wakes_readers` is whether there are new events, or a new chat.
     `wakes_workers` is whether a worker has to act now: the chat is runnable and nobody holds it, or its holder has to
-    stop, or has lost it. `summary` is the chat's metadata after an update, or that of a new copy.
+    stop, or has lost it. `summary` is the chat's metadata after an update, or that of a new copy. `at` is the time of
+    the change, by the database's clock.
     """
 
     chat_id: str
@@ -72,6 +73,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     summary: ChatSummary | None = None
     takeovers: int = 0
     in_tool: bool = False
+    at: datetime | None = None
 
 
 class ForkPoint(NamedTuple):

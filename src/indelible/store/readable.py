@@ -31,6 +31,7 @@ from indelible.store.queries.history import Page, load_page
 from indelible.store.queries.listing import ALL_CHATS, ChatCount, ChatFilter, ListCursor
 from indelible.store.queries.liveness import UnheldStop, Vacancy, load_unheld_stops, load_vacant
 from indelible.store.queries.open_turn import Expired, Held, OpenWork, Probe, load_expired, load_held, load_work
+from indelible.store.queries.turn_facts import TurnFacts, load_turn_facts
 
 _log: Final = get_logger(__name__)
 P = ParamSpec("P")
@@ -126,6 +127,13 @@ class ReadableStore:
         It is told with the events at which it began, and at which it was resumed with results.
         """
         return await self._read(chat_view.load_answering, chat_id, message_id)
+
+    async def turn_facts(self, chat_id: str, seq: int) -> TurnFacts:
+        """The turn that this event began or resumed, and its chat now. One statement, and no message's content.
+
+        Raises `NotFound` if there is no such chat, or nothing was said in it up to this event.
+        """
+        return await self._read(load_turn_facts, chat_id, seq, **self._timeout)
 
     async def export_chat(self, chat_id: str) -> ChatFile:
         """The whole chat, every branch, of one moment."""

@@ -27,7 +27,7 @@ from indelible.store.database.open import open_database
 from indelible.store.database.sqlite.file_lock import is_held_elsewhere
 from indelible.store.database.transaction import Database, Transaction
 
-HEAD: Final = "0017"
+HEAD: Final = "0018"
 """The newest revision in migrations/versions."""
 
 VERSION_TABLE: Final = "indelible_schema"

@@ -110,6 +110,7 @@ class ChatChange:
             in_tool=self.snapshot.attempt is not None and self.snapshot.attempt.in_tool,
             wakes_readers=self.dropped or bool(self._events),
             wakes_workers=self._wakes_workers(),
+            at=self.now,
         )
 
     def _wakes_workers(self) -> bool:

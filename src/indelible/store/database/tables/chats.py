@@ -201,6 +201,7 @@ turns: Final = Table(
         server_default=text("0"),
         comment="How many journal rows its attempts had when it was last taken over.",
     ),
+    Column("request", Json, comment="What a compatible API repeats: [seq, request] of each that began or resumed it."),
     PrimaryKeyConstraint("chat_id", "id"),
     UniqueConstraint("chat_id", "number"),
     ForeignKeyConstraint(["chat_id", "message_id"], ["messages.chat_id", "messages.id"], use_alter=True),
