@@ -162,6 +162,11 @@ KEPT_BY = {
         "The last turn that answers": "the_last_turn_that_answers_a_message_is_found_and_none_of_another_message",
         "It is told with": "a_turn_that_waited_begins_again_with_every_result_and_with_nothing_else",
     },
+    "turn_facts": {
+        "The turn that": "a_turn_is_told_with_what_it_answers_how_it_ended_and_its_chat_in_one_statement",
+        "One statement": "a_turn_is_told_with_what_it_answers_how_it_ended_and_its_chat_in_one_statement",
+        "Raises `NotFound`": "where_nothing_was_said_no_turn_is_found",
+    },
     "attempts": {
         "The attempts of a chat": "the_pages_together_are_all_attempts_of_the_chat_the_newest_first",
         "Attempts that left nothing": "what_was_tried_is_told_with_its_end_and_what_is_being_tried_without_one",

@@ -46,4 +46,4 @@ def watching_files() -> Iterator[ExecutedFiles]:
         yield executed
     finally:
         sys.setprofile(before)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)

@@ -130,7 +130,8 @@ class Executor(msgspec.Struct, frozen=True, kw_only=True):
         if message is None:
             return outcome
         joined = await self.execute(transaction, chat_id, SendSteer(), message, user_id=user_id)
-        return replace(joined, messages=[*outcome.messages, *joined.messages])
+        messages = [*outcome.messages, *joined.messages]
+        return replace(outcome, seq=joined.seq, status=joined.status, messages=messages)
 
     async def fork(self, transaction: Transaction, chat_id: str, fork: ForkPoint, **of: Any) -> Outcome:
         outcome = await fork_chat(transaction, chat_id, **fork._asdict(), **of)

@@ -35,8 +35,8 @@ class TurnFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     `asked_id` is the last message that came with the request, at `asked_at`; `model` is to answer it. `outcome` is
     `waiting` if the turn waits, or waited, for results of the calls `awaited`; None while it runs. `last_id` is its
-    last message that people see, `end_id` that of the active path. `status` is the chat's, as people see it, and
-    `client_tools` are the names of its own tools, which its client runs.
+    last reply, result or notice that people see, `end_id` the last message of the active path. `status` is the chat's,
+    as people see it, and `client_tools` are the names of its own tools, which its client runs.
     """
 
     owner_id: str
@@ -64,7 +64,7 @@ def _spell_facts(dialect: Dialect) -> str:
         SELECT c.owner_id, c.tools, {spell_status(dialect, 4)} AS shown_status,
             c.head_id, h.visibility AS head_visibility,
             EXISTS (SELECT id FROM queue WHERE chat_id = $1) AS has_queue, e.seq, e.kind, e.ref, e.payload,
-            m.visibility, m.model, m.created_at, t.request
+            m.role, m.visibility, m.model, m.created_at, t.request
         FROM chats AS c
         LEFT JOIN messages AS h ON h.chat_id = c.id AND h.id = c.head_id
         LEFT JOIN (
@@ -114,8 +114,9 @@ async def _describe(transaction: Transaction, chat_id: str, seq: int, rows: Sequ
     last_id: str | None = None
     awaited: list[dict[str, Any]] = []
     for row in rows[len(above) :]:
-        if row["kind"] == "message" and row["visibility"] != "model":
-            last_id = row["ref"]
+        if row["kind"] == "message":
+            is_of_turn = row["visibility"] != "model" and row["role"] != "user"  # a queued one stands before the end
+            last_id = row["ref"] if is_of_turn else last_id
         elif row["kind"] == "action":
             outcome, awaited = "waiting", msgspec.json.decode(row["payload"])["calls"]
         else:
