@@ -20,11 +20,11 @@ from typing import Any, Final
 from sqlalchemy import Table, insert, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from tests.support.engine import begin_write
+from tests.support.tables import attempts, chats, messages, turns, users
 
 from indelible.content import Text, encode
 from indelible.ids import new_id
 from indelible.store.database.migrate import migrate
-from indelible.store.database.tables.chats import attempts, chats, messages, turns, users
 
 OWNER_ID: Final = "user_bench"
 EPOCH: Final = 1

@@ -32,6 +32,7 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy import func, select
 from tests.support.engine import begin_read, open_engine
+from tests.support.tables import attempts, journal
 
 import indelible
 from bench.databases import start_databases
@@ -43,7 +44,6 @@ from indelible.loop import TurnHost, run
 from indelible.models import Call
 from indelible.models.protocol import ModelTraits
 from indelible.settings import load_settings
-from indelible.store.database.tables.chats import attempts, journal
 
 _CHATS: Final = (1, 20, 100)
 _TOKEN_INTERVAL_S: Final = 0.02

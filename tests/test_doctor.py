@@ -110,6 +110,18 @@ async def test_a_settings_file_that_others_may_read_is_found_whatever_the_databa
         assert (found.status, "chmod 600 indelible.toml" in found.message) == ("warning", True), database
 
 
+@pytest.mark.parametrize(
+    ("schema", "status", "part"),
+    [("0009", "failed", "Check out commit"), ("0015", "warning", "The next start upgrades it")],
+)
+async def test_an_older_schema_is_found_with_what_to_do(schema: str, status: str, part: str) -> None:
+    await migrate("chats.db", target="0015")
+    with closing(sqlite3.connect("chats.db")) as connection, connection:
+        connection.execute("UPDATE indelible_schema SET version_num = ?", (schema,))
+    found = find(await examine(load_settings(database="chats.db", port=0)), "schema")
+    assert (found.status, part in found.message) == (status, True)
+
+
 async def test_a_database_with_a_second_name_is_found() -> None:
     await migrate("chats.db")
     os.link("chats.db", "other.db")
@@ -119,7 +131,7 @@ async def test_a_database_with_a_second_name_is_found() -> None:
 
 
 async def test_every_fault_is_found_and_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    await migrate("chats.db", target="0009")
+    await migrate("chats.db")
     os.chmod("chats.db", 0o644)  # noqa: PTH101
     with closing(sqlite3.connect("chats.db")) as connection, connection:
         connection.execute("UPDATE indelible_schema SET version_num = '9999'")

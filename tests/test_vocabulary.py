@@ -14,6 +14,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from tests.support.tables import metadata
 
 import indelible
 from indelible.client.client import RemoteService
@@ -21,7 +22,6 @@ from indelible.client.http_transport import HttpTransport
 from indelible.machine.states import State, Status
 from indelible.server.app import Server
 from indelible.settings import Settings, load_settings
-from indelible.store.database.tables.chats import metadata
 
 ROOT = Path(__file__).parent.parent
 RETIRED_IDENTIFIERS = frozenset(

@@ -18,11 +18,11 @@ from tests.faults.checked_reader import CheckedReader, reading
 from tests.support.counting_model import ask_to_count
 from tests.support.engine import begin_read
 from tests.support.process_harness import ENDLESS_LEASES, ProcessHarness
+from tests.support.tables import attempts, chats, journal
 from tests.support.waiting import poll_until
 
 from indelible.app.app import App
 from indelible.clock import SystemClock
-from indelible.store.database.tables.chats import attempts, chats, journal
 
 SEED = 6
 ROUNDS = 10

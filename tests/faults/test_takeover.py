@@ -25,12 +25,12 @@ from tests.support.process_harness import (
     ProcessHarness,
     WorkerProcess,
 )
+from tests.support.tables import attempts, journal, messages, turns, workers
 from tests.support.waiting import poll_until
 
 import indelible
 from indelible.app.app import App
 from indelible.settings import load_settings
-from indelible.store.database.tables.chats import attempts, journal, messages, turns, workers
 
 pytestmark = pytest.mark.parametrize("migrated", ["postgresql"], indirect=True)
 

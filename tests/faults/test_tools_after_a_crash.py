@@ -13,11 +13,11 @@ from sqlalchemy import select
 from tests.support.counting_model import CALL_TOOLS, TOOL_NAMES, read_notebook
 from tests.support.engine import begin_read, get_database
 from tests.support.process_harness import SHORT_LEASES, ProcessHarness
+from tests.support.tables import tool_runs
 from tests.support.waiting import poll_until
 
 from indelible.app.app import App
 from indelible.content.assemble import OUTCOME_UNKNOWN
-from indelible.store.database.tables.chats import tool_runs
 from indelible.testing.invariants import find_faults, load_chat
 
 

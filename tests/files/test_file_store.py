@@ -21,10 +21,9 @@ from tests.store.driver import OWNER
 
 from indelible.api.shapes import StoredFile
 from indelible.errors import Invalid, NotFound, TooLarge, TooMany, UnsupportedType
-from indelible.files.byte_store import CHUNK_BYTES
+from indelible.files.byte_store import CHUNK_BYTES, FileVariant
 from indelible.files.bytes import DatabaseBytes, DirectoryBytes
 from indelible.files.store import FileLimits, FileStore
-from indelible.store.database.tables.enumerations import FileVariant
 from indelible.store.database.transaction import Database, Transaction
 from indelible.store.outcome import IdempotencyKey
 

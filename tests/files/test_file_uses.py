@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER
 from tests.support.engine import begin_write, get_database
 from tests.support.stored import load_path
+from tests.support.tables import file_uses
 
 from indelible.api.shapes import StoredFile
 from indelible.content import Block, File, Message, Text, ToolCall, ToolResult
@@ -18,7 +19,6 @@ from indelible.errors import NotAllowed, NotFound
 from indelible.files.store import FileStore
 from indelible.ids import new_id
 from indelible.machine import commands as c
-from indelible.store.database.tables.files import file_uses
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
 from indelible.store.lists.transfer import FileMessage

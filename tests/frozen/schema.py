@@ -54,7 +54,21 @@ SELECT 'type', t.typname, format_type(t.oid, NULL) FROM pg_type t
 JOIN pg_namespace n ON n.oid = t.typnamespace AND n.nspname = 'public'
 WHERE t.typtype IN ('d', 'e')
 """
+_COMMENTS: Final = """
+SELECT c.relname AS owner, COALESCE(a.attname, '') AS name, d.description AS about
+FROM pg_description d
+JOIN pg_class c ON c.oid = d.objoid AND d.classoid = 'pg_class'::regclass
+JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = 'public'
+LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = d.objsubid AND d.objsubid > 0
+"""
 _WHAT: Final = (("column", _COLUMNS), ("constraint", _CONSTRAINTS), ("index", _INDEXES), ("", _OTHERS))
+
+
+async def describe_database(database: str) -> str:
+    """The schema of a database of either kind, by its address."""
+    if database.startswith("postgresql"):
+        return await describe_postgres(database)
+    return describe_sqlite(Path(database))
 
 
 async def describe_postgres(url: str) -> str:
@@ -69,6 +83,15 @@ async def describe_postgres(url: str) -> str:
     finally:
         await connection.close()
     return "\n".join(sorted(lines))
+
+
+async def list_comments(url: str) -> list[str]:
+    """What PostgreSQL knows about its tables and columns, in words."""
+    connection: Any = await asyncpg.connect(url)
+    try:
+        return sorted(f"{row['owner']} {row['name']}: {row['about']}" for row in await connection.fetch(_COMMENTS))
+    finally:
+        await connection.close()
 
 
 def describe_sqlite(path: Path) -> str:
@@ -112,4 +135,4 @@ def _split(text: str) -> Iterator[str]:
 
 
 def _tidy(text: str) -> str:
-    return text.strip().replace("( ", "(").replace(" )", ")")
+    return text.strip().replace("( ", "(").replace(" )", ")").replace("KEY(", "KEY (")

@@ -16,13 +16,12 @@ import pytest
 from sqlalchemy import delete
 from tests.prove.sabotage import drop_fencing, drop_ledger, publish_first
 from tests.support.engine import open_engine
+from tests.support.tables import chats, file_uses, files
 
 from indelible.prove.evidence import Fault
 from indelible.prove.faults import Way
 from indelible.prove.report import Report, describe_verdict
 from indelible.prove.run import Plan, prove
-from indelible.store.database.tables.chats import chats
-from indelible.store.database.tables.files import file_uses, files
 
 MORE_CHANCES = 4
 MANY_TOOLS = 411

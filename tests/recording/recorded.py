@@ -12,10 +12,10 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver
 from tests.support.engine import begin_read
+from tests.support.tables import debug_attempts, debug_runs, debug_steps
 
 from indelible.api.records import AttemptRecord, RunRecord, StepRecord
 from indelible.ids import new_id
-from indelible.store.database.tables.chats import debug_attempts, debug_runs, debug_steps
 
 NOON: Final = datetime(2026, 1, 15, 12, tzinfo=UTC)
 LATER: Final = NOON + timedelta(seconds=9)

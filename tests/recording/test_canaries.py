@@ -25,11 +25,11 @@ from tests.recording.canaries import CANARY, KESTREL, LOOKS, NAMES
 from tests.support.app_harness import serve_app
 from tests.support.engine import begin_read
 from tests.support.running_server import RunningServer, wait_until_idle
+from tests.support.tables import debug_attempts, debug_runs, debug_steps
 from tests.support.waiting import poll_until
 
 from indelible import tool
 from indelible.content import Usage
-from indelible.store.database.tables.chats import debug_attempts, debug_runs, debug_steps
 from indelible.testing import SimulatedProvider, parts
 from indelible.testing.model import Script, Step
 from indelible.testing.provider import WireName

@@ -18,13 +18,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.recording.recorded import LATER, NOON, make_all, make_attempt, make_run, make_step
 from tests.store.driver import OWNER, Driver
 from tests.support.engine import begin_read, get_database
+from tests.support.tables import debug_attempts
 
 from indelible.api.records import Exchanged, Record, RunRecord, RunTree, StepRecord, WholeRun
 from indelible.errors import NotFound
 from indelible.machine import commands as c
 from indelible.recording.storage.export import load_exchange, write_run
 from indelible.recording.storage.sql_records import SqlRecords
-from indelible.store.database.tables.chats import debug_attempts
 from indelible.testing import ManualClock
 
 pytestmark = pytest.mark.both_databases

@@ -22,6 +22,7 @@ from tests.databases import EMPTY, FREE, execute
 from tests.recording.recorded import NOON, count_rows
 from tests.store.driver import Driver, settle_in
 from tests.support.engine import close_databases, get_database, open_engine
+from tests.support.tables import chats, debug_attempts, debug_runs, events
 
 from indelible.api.records import AttemptRecord, Record, RunRecord, StepRecord
 from indelible.clock import SystemClock
@@ -32,7 +33,6 @@ from indelible.machine import State
 from indelible.machine import commands as c
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.store.database import postgres as product
-from indelible.store.database.tables.chats import chats, debug_attempts, debug_runs, events
 from indelible.store.journal.append import JournalRow
 from indelible.store.store import Store
 from indelible.testing import ManualClock

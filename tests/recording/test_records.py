@@ -24,6 +24,7 @@ from tests.recording.recorded import LATER, NOON, count_rows, make_all, make_att
 from tests.store.driver import Driver, dump
 from tests.support.engine import begin_write, get_database
 from tests.support.examples import count_examples
+from tests.support.tables import workers
 
 from indelible.api.records import Record, RunRecord, StepRecord
 from indelible.errors import NotAllowed
@@ -31,7 +32,6 @@ from indelible.machine import commands as c
 from indelible.machine.commands import Delete
 from indelible.recording.storage.protocol import RecordStore
 from indelible.recording.storage.sql_records import GONE, REPLACED, SqlRecords
-from indelible.store.database.tables.chats import workers
 from indelible.store.store import Store
 from indelible.testing import ManualClock
 

@@ -20,24 +20,12 @@ from sqlalchemy import Row, Table, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import begin_read, begin_write, is_sqlite, run_on_sqlite
 from tests.support.stored import load_path
+from tests.support.tables import attempts, chats, events, journal, messages, metadata, queue, turns, users, workers
 
 from indelible.content import Block, Message, Part, Text, TextDelta, ToolResult, decode_blocks, encode
 from indelible.ids import new_id
 from indelible.machine import State, Status, state_of
 from indelible.machine import commands as c
-from indelible.store.database.migrations import runner  # noqa: F401  (it knows all tables)
-from indelible.store.database.tables.chats import (
-    attempts,
-    chats,
-    events,
-    journal,
-    messages,
-    metadata,
-    queue,
-    turns,
-    users,
-    workers,
-)
 from indelible.store.outcome import Outcome
 from indelible.store.payloads import Payload, UserInput
 from indelible.store.store import Store

@@ -28,13 +28,13 @@ from tests.support.engine import (
     transact,
 )
 from tests.support.stored import load_runs
+from tests.support.tables import attempts, journal, users, workers
 
 from indelible.content import Text, TextDelta, encode
 from indelible.errors import StoreFailed
 from indelible.machine.commands import Acquire, Create, Fail, Send, StartAttempt
 from indelible.store.database.address import parse_address
 from indelible.store.database.postgres import PostgresDatabase
-from indelible.store.database.tables.chats import attempts, journal, users, workers
 from indelible.store.database.transaction import Transaction
 from indelible.store.journal.append import Appended, BadRows, JournalRow, append_group
 from indelible.store.journal.tool_ledger import RunKey, RunStarted

@@ -10,10 +10,10 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, settle_in
 from tests.support.engine import begin_write, get_database
+from tests.support.tables import attempts
 
 from indelible.content import Finish, TextDelta, Usage
 from indelible.machine import commands as c
-from indelible.store.database.tables.chats import attempts
 from indelible.store.store import Store
 
 AT = datetime(2026, 1, 15, 12, tzinfo=UTC)

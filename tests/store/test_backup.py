@@ -16,11 +16,11 @@ import pytest
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import begin_write, close_databases, get_database, open_engine
+from tests.support.tables import journal
 
 from indelible.store.database.errors import DatabaseUnusable
 from indelible.store.database.migrate import HEAD, load_revision
 from indelible.store.database.sqlite.backup import back_up
-from indelible.store.database.tables.chats import journal
 
 DEADLINE_S = 100.0
 NOW = datetime(2026, 11, 15, tzinfo=UTC)

@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, settle_in
 from tests.support.engine import get_database
+from tests.support.tables import messages
 
 from indelible.content import Finish, TextDelta, ToolCall, ToolResult
 from indelible.errors import NotFound
@@ -13,7 +14,6 @@ from indelible.ids import new_id
 from indelible.machine import State
 from indelible.machine import commands as c
 from indelible.store.commands.apply.texts import CONTINUE
-from indelible.store.database.tables.chats import messages
 from indelible.store.store import Store
 
 LOOK, ASK = ToolCall(id="c1", name="look", arguments="{}"), ToolCall(id="c2", name="ask", arguments="{}")

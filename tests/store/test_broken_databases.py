@@ -26,6 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.databases import execute
 from tests.log_records import DATABASE_AWAY
 from tests.support.engine import begin_read, begin_write, close_databases, get_database, open_engine
+from tests.support.tables import attempts, journal, users, workers
 
 from indelible.clock import Clock, SystemClock
 from indelible.content import Text, TextDelta, decode_parts, encode
@@ -34,7 +35,6 @@ from indelible.machine.commands import Acquire, Create, Interrupt, StartAttempt
 from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
 from indelible.store.database.migrate import migrate
 from indelible.store.database.open import open_database
-from indelible.store.database.tables.chats import attempts, journal, users, workers
 from indelible.store.database.transaction import Transaction
 from indelible.store.database.transaction import insert as insert_rows
 from indelible.store.journal.append import BadRows, JournalRow

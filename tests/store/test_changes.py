@@ -12,13 +12,13 @@ from sqlalchemy import delete
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, settle_in
 from tests.support.engine import begin_write, get_database, transact
+from tests.support.tables import events, journal
 
 from indelible.api.events import BEGINNING, Position
 from indelible.content import Finish, ReasoningDelta, TextDelta, encode
 from indelible.errors import NotFound
 from indelible.feed.events import Cursors, build_timeline
 from indelible.machine import commands as c
-from indelible.store.database.tables.chats import events, journal
 from indelible.store.payloads import ChatPatch
 from indelible.store.queries.changes import LoadedRow, load_changes
 from indelible.store.queries.chat_view import Event

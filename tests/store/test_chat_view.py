@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import begin_read, begin_write, get_database, transact
+from tests.support.tables import chats, events, journal, users
 
 from indelible.content import Finish, Part, Text, TextDelta, decode_blocks, encode
 from indelible.content.assemble import assemble
 from indelible.errors import NotFound
 from indelible.machine.commands import Acquire, Create, FinishTurn, Send, StartAttempt
-from indelible.store.database.tables.chats import chats, events, journal, users
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.pack import sweep
 from indelible.store.outcome import AttemptName

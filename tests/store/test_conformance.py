@@ -23,12 +23,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, dump, fill_payload, make_payload, settle_in
 from tests.store.responses import respond
 from tests.support.engine import get_database
+from tests.support.tables import attempts
 
 from indelible.content import Finish, Message, Text, TextDelta, ToolCall, ToolResult
 from indelible.errors import ChatNotFound, IndelibleError, Interrupted, LeaseLost, NotAllowed, NotFound
 from indelible.machine import TABLE, CommandName, State, Status, state_of
 from indelible.machine import commands as c
-from indelible.store.database.tables.chats import attempts
 from indelible.store.outcome import IdempotencyKey, Outcome, StoredResponse
 from indelible.store.payloads import Payload, UserInput
 from indelible.store.store import Store

@@ -16,13 +16,13 @@ import asyncpg
 import pytest
 from tests.store.test_migrations import rows_of, rows_of_nobody
 from tests.support.commands import run_indelible
+from tests.support.tables import metadata
 
 import indelible
 from indelible.store.database import copy_to_postgres
 from indelible.store.database.copy_to_postgres import DERIVED, CopiedTable, copy_database
 from indelible.store.database.errors import DatabaseUnusable
 from indelible.store.database.sqlite.file_lock import exclusive_file_lock
-from indelible.store.database.tables.chats import metadata
 
 ODD = "NUL-free, but odd: \u00e9 \u2028 \U0001f469\u200d\U0001f680 \ufffd ' \" \\ \t"
 

@@ -26,6 +26,7 @@ from tests.store.driver import make_payload
 from tests.support.engine import begin_read, get_database, is_sqlite
 from tests.support.examples import is_thorough
 from tests.support.stored import load_ledger, load_path
+from tests.support.tables import attempts, events, journal, messages, queue, tool_runs, turns
 
 from indelible.clock import SystemClock
 from indelible.content import (
@@ -65,7 +66,6 @@ from indelible.machine.commands import (
     ToolResults,
     WorkerCommand,
 )
-from indelible.store.database.tables.chats import attempts, events, journal, messages, queue, tool_runs, turns
 from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
 from indelible.store.journal.writer import Journal, JournalWriter
 from indelible.store.outcome import AttemptName, Outcome

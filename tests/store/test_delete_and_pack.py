@@ -20,12 +20,12 @@ from tests.databases import EMPTY, FREE, execute
 from tests.store.driver import Driver, settle_in
 from tests.support.engine import begin_read, get_database, open_engine
 from tests.support.stored import load_journal
+from tests.support.tables import events, journal
 
 from indelible.clock import SystemClock
 from indelible.content import Finish, TextDelta
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.database.tables.chats import events, journal
 from indelible.store.store import Store
 
 DEADLINE_S = 100

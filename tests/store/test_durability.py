@@ -34,13 +34,13 @@ import pytest
 from sqlalchemy import func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from tests.support.engine import begin_read, begin_write, flush_statistics, get_database, open_engine
+from tests.support.tables import attempts, journal, users, workers
 
 from indelible.clock import Clock, SystemClock
 from indelible.content import Finish, TextDelta, decode_parts, encode
 from indelible.machine.commands import Acquire, Create, FinishTurn, StartAttempt
 from indelible.store.database.migrate import migrate
 from indelible.store.database.sqlite import database as sqlite
-from indelible.store.database.tables.chats import attempts, journal, users, workers
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.writer import Journal
 from indelible.store.outcome import AttemptName

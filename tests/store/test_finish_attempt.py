@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import SAID_AT, Driver, settle_in
 from tests.support.engine import begin_read, get_database, is_sqlite
 from tests.support.examples import is_thorough
+from tests.support.tables import attempts, events, journal, messages
 
 from indelible.api.shapes import Timings
 from indelible.content import (
@@ -41,7 +42,6 @@ from indelible.content import (
 from indelible.content.assemble import assemble, finalize, to_messages
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.database.tables.chats import attempts, events, journal, messages
 from indelible.store.store import Store
 
 LOOK, ASK = ToolCall(id="c1", name="look", arguments="{}"), ToolCall(id="c2", name="ask", arguments="{}")

@@ -9,6 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, dump, settle_in
 from tests.support.engine import begin_read, get_database
+from tests.support.tables import attempts, chats, drafts, events, messages, queue, turns
 
 from indelible.content import Finish, Message, Text, TextDelta, ToolCall, ToolResult, ToolSpec, Usage
 from indelible.errors import Invalid, NotFound
@@ -16,7 +17,6 @@ from indelible.ids import new_id
 from indelible.machine import State, Status
 from indelible.machine import commands as c
 from indelible.store.commands.apply.texts import CONTINUE
-from indelible.store.database.tables.chats import attempts, chats, drafts, events, messages, queue, turns
 from indelible.store.payloads import ChatPatch
 from indelible.store.store import Store
 

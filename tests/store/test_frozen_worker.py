@@ -22,6 +22,7 @@ from tests.databases import EMPTY, FREE, execute
 from tests.store.driver import OWNER, Driver, settle_in
 from tests.support.engine import close_databases, get_database, open_engine
 from tests.support.stored import load_journal
+from tests.support.tables import drafts
 
 from indelible.content import TextDelta, encode
 from indelible.errors import NotFound
@@ -31,7 +32,6 @@ from indelible.store.commands.facts import load_snapshot
 from indelible.store.database import postgres as product
 from indelible.store.database.errors import DatabaseUnreachable
 from indelible.store.database.open import open_database
-from indelible.store.database.tables.chats import drafts
 from indelible.store.database.transaction import Transaction, insert
 from indelible.store.journal.append import JournalRow, append_rows
 from indelible.store.store import Store

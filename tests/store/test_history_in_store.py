@@ -13,6 +13,7 @@ from sqlalchemy import insert, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, dump, settle_in
 from tests.support.engine import begin_write, get_database
+from tests.support.tables import chats, drafts, events, file_chunks, file_uses, files, messages, tool_runs, turns
 
 from indelible.api.records import RunRecord, StepRecord
 from indelible.content import Finish, Message, Text, TextDelta, encode
@@ -23,8 +24,6 @@ from indelible.machine import State
 from indelible.machine import commands as c
 from indelible.recording.storage.sql_records import SqlRecords
 from indelible.store.commands.apply.texts import CONTINUE, NOTICES
-from indelible.store.database.tables.chats import chats, drafts, events, messages, tool_runs, turns
-from indelible.store.database.tables.files import file_chunks, file_uses, files
 from indelible.store.payloads import ChatPatch
 from indelible.store.store import Store
 

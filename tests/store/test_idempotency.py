@@ -12,11 +12,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.responses import respond
 from tests.support.engine import begin_read, begin_write, get_database, transact
 from tests.support.stored import load_path
+from tests.support.tables import chats, events, idempotency_keys, messages, queue, users
 
 from indelible.content import Text
 from indelible.errors import Invalid, NotAllowed, NotFound, TooLarge, TooMany
 from indelible.machine.commands import Create, Delete, Interrupt, Retry, Send
-from indelible.store.database.tables.chats import chats, events, idempotency_keys, messages, queue, users
 from indelible.store.limits import StoreLimits
 from indelible.store.outcome import IdempotencyKey, Outcome, RequestRepeated, StoredResponse, forget_expired
 from indelible.store.payloads import ChatPatch, NewChat, UserInput

@@ -18,6 +18,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import begin_read, begin_write, get_database, transact
 from tests.support.stored import load_runs
+from tests.support.tables import attempts, journal, users, workers
 from tests.support.waiting import Watched
 
 from indelible.content import (
@@ -39,7 +40,6 @@ from indelible.content.assemble import assemble
 from indelible.content.parts import merge_deltas
 from indelible.errors import LeaseLost, Shutdown, StoreFailed
 from indelible.machine.commands import Acquire, Create, FinishTurn, StartAttempt
-from indelible.store.database.tables.chats import attempts, journal, users, workers
 from indelible.store.journal.append import Appended, BadRows, JournalRow
 from indelible.store.journal.tool_ledger import RunKey, RunStarted
 from indelible.store.journal.writer import Journal, JournalWriter

@@ -10,6 +10,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.statements import counted
 from tests.support.engine import begin_read, begin_write, get_database, transact
+from tests.support.tables import chats, turns, users, workers
 
 from indelible.content import Finish, Text, ToolCall, ToolResult
 from indelible.errors import LeaseLost, NotAllowed
@@ -25,7 +26,6 @@ from indelible.machine.commands import (
     UpdateChat,
 )
 from indelible.machine.states import Status
-from indelible.store.database.tables.chats import chats, turns, users, workers
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
 from indelible.store.payloads import AwaitedStep, ChatPatch, NewChat, UserInput

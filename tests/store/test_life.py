@@ -32,6 +32,7 @@ from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import begin_read, begin_write, close_databases, get_database, open_engine, transact
 from tests.support.examples import count_examples
+from tests.support.tables import attempts, chats, events, journal, messages, queue, turns, users, workers
 
 from indelible.content import Finish, Message, Part, ReasoningDelta, Text, TextDelta, ToolCall, ToolResult, encode
 from indelible.errors import Interrupted, LeaseLost, Refused
@@ -50,17 +51,6 @@ from indelible.machine.states import (
     state_of,
 )
 from indelible.store.commands.facts import load_snapshot
-from indelible.store.database.tables.chats import (
-    attempts,
-    chats,
-    events,
-    journal,
-    messages,
-    queue,
-    turns,
-    users,
-    workers,
-)
 from indelible.store.journal.append import JournalRow
 from indelible.store.outcome import Outcome
 from indelible.store.payloads import (

@@ -9,11 +9,11 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, dump, fill_payload, settle_in
 from tests.support.engine import begin_write, get_database
+from tests.support.tables import chats
 
 from indelible.api.shapes import ChatSummary
 from indelible.content import Finish, Text, TextDelta
 from indelible.machine import commands as c
-from indelible.store.database.tables.chats import chats
 from indelible.store.payloads import ChatPatch, NewChat, StepResult, UserInput
 from indelible.store.queries.listing import ChatFilter, ListCursor
 from indelible.store.store import Store

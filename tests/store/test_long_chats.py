@@ -17,11 +17,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import SAID_AT, Driver, settle_in
 from tests.support.engine import begin_read, begin_write, flush_statistics, get_database, open_engine
 from tests.support.stored import load_ledger
+from tests.support.tables import attempts, chats, messages, tool_runs, turns
 
 from indelible.content import Finish, TextDelta, ToolCall, ToolResult, encode
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.database.tables.chats import attempts, chats, messages, tool_runs, turns
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
 from indelible.store.store import Store

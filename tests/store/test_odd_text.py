@@ -18,6 +18,7 @@ from tests.store.driver import OWNER, Driver, settle_in
 from tests.store.responses import respond
 from tests.support.engine import get_database
 from tests.support.stored import load_journal, load_ledger
+from tests.support.tables import messages
 
 from indelible.api.events import BEGINNING
 from indelible.content import (
@@ -40,7 +41,6 @@ from indelible.errors import Invalid, NotFound
 from indelible.ids import new_id
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.database.tables.chats import messages
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.tool_ledger import RunChange, RunKey, RunSettled, RunStarted
 from indelible.store.outcome import MAX_KEY_LENGTH, IdempotencyKey, StoredResponse

@@ -11,12 +11,12 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import OWNER, Driver, fill_payload, settle_in
 from tests.support.engine import begin_read, begin_write, get_database
+from tests.support.tables import chats, idempotency_keys, users, workers
 
 from indelible.content import Finish, Part, Text, TextDelta, ToolCall, ToolResult, Usage
 from indelible.errors import Invalid, NotFound
 from indelible.machine import Status
 from indelible.machine import commands as c
-from indelible.store.database.tables.chats import chats, idempotency_keys, users, workers
 from indelible.store.database.transaction import clean_label
 from indelible.store.outcome import IdempotencyKey, StoredResponse
 from indelible.store.payloads import ChatPatch, NewChat, UserInput

@@ -15,11 +15,11 @@ import pytest
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import begin_write, get_database
+from tests.support.tables import users
 
 from indelible.api.events import BEGINNING
 from indelible.content import Finish, Text, TextDelta, encode
 from indelible.machine.commands import Create, FinishTurn, StartAttempt
-from indelible.store.database.tables.chats import users
 from indelible.store.journal.append import JournalRow
 from indelible.store.outcome import IdempotencyKey
 from indelible.store.payloads import NewChat

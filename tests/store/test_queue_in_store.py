@@ -8,12 +8,12 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, dump, fill_payload, settle_in
 from tests.support.engine import get_database
+from tests.support.tables import queue
 
 from indelible.content import Finish, Text, TextDelta, ToolCall, ToolResult
 from indelible.errors import Invalid, NotAllowed, NotFound, TooLarge, TooMany
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.database.tables.chats import queue
 from indelible.store.outcome import Outcome
 from indelible.store.store import Store
 

@@ -13,12 +13,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, dump, settle_in
 from tests.support.engine import get_database
 from tests.support.stored import load_journal
+from tests.support.tables import attempts
 
 from indelible.content import Finish, ReasoningDelta, TextDelta, ToolCall, Usage, encode
 from indelible.errors import Interrupted, LeaseLost
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.database.tables.chats import attempts
 from indelible.store.store import Store
 
 RETRY = {"delay_ms": 2000, "kind": "overloaded", "provider": "demo", "status": 529, "message": "Too busy."}

@@ -29,6 +29,7 @@ from tests.databases import execute
 from tests.store.driver import SAID_AT, Driver, settle_in
 from tests.support.engine import OpenDatabase
 from tests.support.stored import load_journal, load_ledger
+from tests.support.tables import attempts
 from tests.support.waiting import poll_until
 
 from indelible.api.records import RunRecord, StepRecord
@@ -43,7 +44,6 @@ from indelible.store.database.migrate import HEAD, load_revision, migrate
 from indelible.store.database.open import open_database
 from indelible.store.database.postgres import PostgresDatabase
 from indelible.store.database.sqlite.database import READERS, SqliteDatabase
-from indelible.store.database.tables.chats import attempts
 from indelible.store.database.transaction import Transaction
 from indelible.store.journal.append import Appended, JournalRow
 from indelible.store.journal.tool_ledger import RunKey, RunStarted

@@ -35,30 +35,37 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from tests.databases import BOTH, create_postgres
 from tests.support.engine import begin_read, begin_write, open_engine
-
-from indelible.machine.states import Status, state_of
-from indelible.store.database.tables.accounts import sessions, shares
-from indelible.store.database.tables.chats import (
+from tests.support.tables import (
     attempts,
+    chat_labels,
     chats,
     debug_attempts,
     debug_runs,
     debug_steps,
     drafts,
+    ephemeral_chats,
     events,
+    file_chunks,
+    file_uses,
+    files,
     idempotency_keys,
     journal,
     messages,
     metadata,
+    new_drafts,
     queue,
+    search_entries,
+    sessions,
+    shares,
     tokens,
     tool_runs,
     turns,
+    usage_days,
     users,
     workers,
 )
-from indelible.store.database.tables.files import file_chunks, file_uses, files
-from indelible.store.database.tables.lists import chat_labels, ephemeral_chats, new_drafts, search_entries, usage_days
+
+from indelible.machine.states import Status, state_of
 
 AT = datetime(2026, 11, 15, tzinfo=UTC)
 HASH = bytes(32)

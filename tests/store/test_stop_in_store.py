@@ -13,6 +13,7 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, dump, fill_payload, settle_in
 from tests.support.engine import begin_write, get_database
+from tests.support.tables import chats, messages
 
 from indelible.api.shapes import Timings
 from indelible.content import Finish, Part, Text, TextDelta, ToolCall, ToolResult, Usage, encode
@@ -20,7 +21,6 @@ from indelible.errors import Interrupted, LeaseLost, NotAllowed
 from indelible.loop.prompt.build import build_prompt
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.database.tables.chats import chats, messages
 from indelible.store.store import Store
 
 NOTICE = "Stopped by you."

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, dump, fill_payload, settle_in
 from tests.support.engine import get_database
+from tests.support.tables import attempts, turns
 
 from indelible.content import Finish, Part, ReasoningDelta, TextDelta, ToolCall, ToolResult
 from indelible.errors import LeaseLost, NotAllowed
@@ -20,7 +21,6 @@ from indelible.machine import State
 from indelible.machine import commands as c
 from indelible.machine.decide_worker import MAX_STALLED_TAKEOVERS, MAX_TAKEOVERS
 from indelible.store.commands.apply.texts import CONTINUE, NOTICES
-from indelible.store.database.tables.chats import attempts, turns
 from indelible.store.journal.append import JournalRow
 from indelible.store.store import Store
 

@@ -11,11 +11,11 @@ from sqlalchemy import insert, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import begin_write, get_database, transact
 from tests.support.stored import load_journal, load_runs
+from tests.support.tables import attempts, users
 
 from indelible.content import Text, ToolCall, ToolResult, ToolStarted
 from indelible.errors import LeaseLost
 from indelible.machine.commands import Acquire, Create, StartAttempt
-from indelible.store.database.tables.chats import attempts, users
 from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
 from indelible.store.journal.writer import Journal, JournalWriter
 from indelible.store.outcome import AttemptName

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import begin_write, get_database, transact
 from tests.support.loop_harness import run_turn
 from tests.support.stored import load_path
+from tests.support.tables import users
 
 from indelible import tool
 from indelible.content import Message, Part, Text, TextDelta, ToolResult
@@ -36,7 +37,6 @@ from indelible.machine.commands import (
 )
 from indelible.machine.states import Status
 from indelible.models import Call
-from indelible.store.database.tables.chats import users
 from indelible.store.journal.writer import Journal, JournalWriter
 from indelible.store.outcome import Outcome
 from indelible.store.payloads import Leftover, NewChat, StepResult, UserInput

@@ -10,8 +10,8 @@ from sqlalchemy import delete, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver, dump, settle_in
 from tests.support.engine import begin_write, get_database
+from tests.support.tables import journal
 
-from indelible.store.database.tables.chats import journal
 from indelible.store.store import Store
 
 FROM_A_NEWER_VERSION = b'[{"type":"hologram","id":"1"}]'

@@ -25,6 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import begin_read, get_database, get_name
 from tests.support.messages import read_text
 from tests.support.running_server import RunningServer, run_server
+from tests.support.tables import chats
 from tests.support.waiting import deadline, describe, wait_for_any, wait_for_task
 
 from indelible.api.events import FeedEvent
@@ -42,7 +43,6 @@ from indelible.recording.recorder import DebugRecorder
 from indelible.server.app import Server
 from indelible.server.streaming.sse import DEFAULT_PACE, Pace
 from indelible.settings import Settings, load_settings
-from indelible.store.database.tables.chats import chats
 from indelible.store.outcome import Outcome
 from indelible.store.payloads import C, Payload
 from indelible.store.queries.chat_view import ChatView

@@ -42,7 +42,6 @@ _IMPORTED = [
     "indelible.models.http.http_model",
     "indelible.models.profile",
     "indelible.store.database.migrate",
-    "indelible.store.database.migrations.runner",
     "asyncpg",
     "tests.support.forked",
 ]

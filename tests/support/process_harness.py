@@ -37,13 +37,13 @@ from sqlalchemy import select
 from tests.support.commands import start_fork_server
 from tests.support.counting_model import HurriedModel, PatientModel, ask_to_count, make_tools
 from tests.support.engine import begin_read, close_databases, open_engine, transact
+from tests.support.tables import chats, workers
 from tests.support.waiting import DEADLINE_S
 
 import indelible
 from indelible.server.app import Server
 from indelible.server.process import serve
 from indelible.settings import load_settings
-from indelible.store.database.tables.chats import chats, workers
 from indelible.store.queries.leases import retire
 
 SHORT_LEASES: Final[Mapping[str, Any]] = {"heartbeat_interval_s": 0.2, "lease_timeout_s": 1.5}

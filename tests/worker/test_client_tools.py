@@ -10,11 +10,11 @@ from sqlalchemy import update
 from tests.support.app_harness import AppHarness, make_settings
 from tests.support.engine import begin_write
 from tests.support.messages import outline, read_text
+from tests.support.tables import chats
 
 from indelible.app.chat import Chat
 from indelible.content import ToolResult
 from indelible.errors import Invalid, NotAllowed
-from indelible.store.database.tables.chats import chats
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 

@@ -30,7 +30,8 @@ from indelible.server.access.authentication import LONG_TOKEN, has_login
 from indelible.server.login.oidc import check_oidc
 from indelible.settings import FILE, Settings
 from indelible.store.database.address import Address, describe, parse_address
-from indelible.store.database.migrate import HEAD, list_revisions, load_revision
+from indelible.store.database.errors import DatabaseUnusable
+from indelible.store.database.migrate import HEAD, load_revision, refuse_unknown
 from indelible.store.database.open import open_database
 from indelible.store.database.transaction import Database, Transaction
 from indelible.store.queries.likeness import find_likeness
@@ -198,10 +199,12 @@ def _judge_schema(revision: str | None, where: str) -> Finding:
         return Finding("ok", "schema", f"{HEAD}, the newest.")
     if revision is None:
         return Finding("warning", "schema", f"{where} has no tables yet. “indelible migrate” creates them.")
-    if revision in list_revisions():
-        message = f"{revision} is older than {HEAD}. The next start upgrades it; back up first."
-        return Finding("warning", "schema", message)
-    return Finding("failed", "schema", f"{revision} is newer than {HEAD}. Upgrade Indelible.")
+    try:
+        refuse_unknown(revision, where)
+    except DatabaseUnusable as error:
+        return Finding("failed", "schema", str(error))
+    message = f"{revision} is older than {HEAD}. The next start upgrades it; back up first."
+    return Finding("warning", "schema", message)
 
 
 async def _check_names(database: Database) -> list[Finding]:

@@ -9,10 +9,10 @@ Must stay true (tests/files/test_byte_stores.py): every sentence below, in each 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
-from indelible.store.database.tables.enumerations import FilePlace, FileVariant
-
+FilePlace = Literal["database", "directory", "s3"]
+FileVariant = Literal["content", "preview"]
 CHUNK_BYTES: Final = 256 * 1024
 """How much of a file is in memory at a time, and in one row of the database."""
 VARIANT_SUFFIX: Final[dict[FileVariant, str]] = {"content": "", "preview": ".preview"}

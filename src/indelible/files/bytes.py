@@ -31,9 +31,8 @@ from urllib.parse import parse_qsl, urlsplit
 from indelible.clock import Clock
 from indelible.concurrency.tasks import run_to_completion
 from indelible.errors import Invalid, StoredFileNotFound, StoreFailed
-from indelible.files.byte_store import CHUNK_BYTES, VARIANT_SUFFIX, ByteStore
+from indelible.files.byte_store import CHUNK_BYTES, VARIANT_SUFFIX, ByteStore, FilePlace, FileVariant
 from indelible.files.s3 import Credentials, S3Bytes
-from indelible.store.database.tables.enumerations import FilePlace, FileVariant
 from indelible.store.database.transaction import Database, upsert
 
 _READ: Final = "SELECT content FROM file_chunks WHERE file_id = $1 AND variant = $2 AND n = $3"

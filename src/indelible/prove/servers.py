@@ -146,7 +146,7 @@ _IMPORTED: Final = [
     "indelible.models.profile",
     "asyncpg",
     "PIL.PngImagePlugin",
-    "indelible.store.database.migrations.runner",
+    "indelible.store.database.migrate",
 ]
 
 

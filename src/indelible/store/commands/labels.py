@@ -1,4 +1,4 @@
-"""The labels of a chat as rows, so that a list can be filtered by one (database/tables/lists.py).
+"""The labels of a chat as rows, so that a list can be filtered by one (store/database/schema.sql).
 
 The chat's row has the labels in the user's order; these rows repeat them and are written in the same transaction.
 

@@ -156,10 +156,8 @@ def _read_code(error: BaseException) -> _Known | None:
 
 
 def _is_lost(error: BaseException) -> bool:
-    return (
-        _get_state(error).startswith(_LOST_STATES)
-        or getattr(error, "connection_invalidated", False)  # SQLAlchemy's
-        or (_get_module(error) == "asyncpg" and _is_lost_by_asyncpg(error))
+    return _get_state(error).startswith(_LOST_STATES) or (
+        _get_module(error) == "asyncpg" and _is_lost_by_asyncpg(error)
     )
 
 
@@ -179,10 +177,10 @@ def _format(known: _Known, where: str) -> StoreFailed:
 
 
 def _follow(error: BaseException) -> Iterator[BaseException]:
-    """The error and its causes: SQLAlchemy's `orig`, Python's `__cause__`."""
+    """The error and its causes."""
     found: BaseException | None = error
     seen: list[BaseException] = []
     while found is not None and found not in seen:
         yield found
         seen.append(found)
-        found = getattr(found, "orig", None) or found.__cause__
+        found = found.__cause__

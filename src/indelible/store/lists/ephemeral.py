@@ -13,8 +13,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from indelible.store.database.tables.enumerations import BUSY_STATUSES
 from indelible.store.database.transaction import Transaction
+from indelible.store.queries.liveness import BUSY_STATUSES
 
 _LEFT: Final = f"""
     SELECT p.chat_id FROM ephemeral_chats AS p JOIN chats AS c ON c.id = p.chat_id

@@ -29,9 +29,9 @@ from typing import Any, Final, NamedTuple
 
 from indelible.content import decode_blocks
 from indelible.content.blocks import text_of
-from indelible.store.database.tables.enumerations import BUSY_STATUSES
 from indelible.store.database.transaction import Database, Dialect, Transaction, clean_label, to_time
 from indelible.store.lists.search_words import split_words
+from indelible.store.queries.liveness import BUSY_STATUSES
 
 _CHUNK_EVENTS: Final = 100
 _CHATS_PER_COMMIT: Final = 16

@@ -6,7 +6,7 @@ meanwhile is never shown twice; a cursor may also lead back. Renaming, labelling
 unread if a model has replied since the owner last read it.
 
 Every filter has an index: archived and pinned lead the one of the list, unread chats have one of their own, and labels
-are rows of their own (database/tables/lists.py). store/lists/search.py searches.
+are rows of their own (store/database/schema.sql). store/lists/search.py searches.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ import msgspec
 
 from indelible.api.shapes import ChatSummary
 from indelible.store.commands.totals import Totals
-from indelible.store.database.tables.enumerations import BUSY_STATUSES
 from indelible.store.database.transaction import Dialect, Row, Transaction, clean_label, to_time
-from indelible.store.queries.liveness import PENDING, bind_ago, spell_ago, spell_status, spell_unheld
+from indelible.store.queries.liveness import BUSY_STATUSES, PENDING, bind_ago, spell_ago, spell_status, spell_unheld
 
 _STUCK_AFTER: Final = 10
 _STALE: Final = """

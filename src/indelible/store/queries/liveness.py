@@ -12,10 +12,12 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Final, NamedTuple
 
-from indelible.store.database.tables.enumerations import BUSY_STATUSES
+from indelible.machine.states import BUSY
 from indelible.store.database.transaction import Dialect, Transaction
 
 PENDING: Final = "pending"
+BUSY_STATUSES: Final = "(" + ", ".join(f"'{status}'" for status in BUSY) + ")"
+"""As SQL writes them. A partial index serves only queries with its own condition."""
 
 
 def spell_ago(dialect: Dialect, place: int) -> str:

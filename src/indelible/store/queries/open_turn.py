@@ -16,11 +16,10 @@ from indelible.api.shapes import DebugMode
 from indelible.content import Message, Part, ToolSpec, Usage
 from indelible.errors import ChatNotFound
 from indelible.machine.states import Status, TurnKind
-from indelible.store.database.tables.enumerations import BUSY_STATUSES
 from indelible.store.database.transaction import Dialect, Row, Transaction
 from indelible.store.outcome import AttemptName
 from indelible.store.queries.chat_view import load_path_rows, load_rows, to_message
-from indelible.store.queries.liveness import bind_ago, spell_ago
+from indelible.store.queries.liveness import BUSY_STATUSES, bind_ago, spell_ago
 
 _WORK: Final = """
     SELECT c.owner_id, c.status, c.epoch, c.holder, c.head_id, c.title, c.title_is_provisional, c.model,

@@ -1,0 +1,135 @@
+"""What a migration does that SQL cannot: Python functions, by the number of their migration.
+
+A step runs after the SQL of its file, in the same transaction, and while nobody can use the database. It is written as
+a command is, over a `Transaction`: it awaits its statements and nothing else. It reads in chunks if rows may be many,
+and it never fails because of a row that somebody else wrote badly.
+
+Must stay true (tests/store/test_migrations.py, test_user_names.py): what cannot be read stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from operator import itemgetter
+from typing import Any, Final
+
+import msgspec
+
+from indelible.content import decode_blocks
+from indelible.content.messages import extract_title
+from indelible.store.database.transaction import Transaction
+from indelible.store.queries.likeness import find_likeness
+
+_CHUNK_ROWS: Final = 100
+"""Every chunk is two round trips, and nobody can use the database meanwhile; each chat's message may be long."""
+_UNTITLED: Final = """
+SELECT id, (
+    SELECT blocks FROM messages WHERE chat_id = chats.id AND role = 'user' AND visibility = 'both'
+    ORDER BY created_at, id LIMIT 1
+) AS blocks
+FROM chats WHERE title IS NULL AND head_id IS NOT NULL AND id > $1 ORDER BY id LIMIT $2
+"""
+
+_HAS_NOTE: Final = """position(convert_to('"request"', 'UTF8') IN {}) > 0"""
+_NOTED: Final = """
+SELECT chat_id, id, blocks FROM messages
+WHERE (chat_id > $1 OR (chat_id = $1 AND id > $2)) AND {has_note} ORDER BY chat_id, id LIMIT $3
+"""
+_TURN_OF: Final = """
+SELECT e.seq, t.id AS turn_id, t.request FROM events AS e JOIN turns AS t ON t.chat_id = e.chat_id AND t.id = (
+    SELECT ref FROM events WHERE chat_id = $1 AND seq > e.seq AND kind = 'status' ORDER BY seq LIMIT 1
+)
+WHERE e.chat_id = $1 AND e.kind = 'message' AND e.ref = $2
+"""
+
+
+async def name_untitled_chats(transaction: Transaction) -> None:
+    """0016. A chat without words, or whose message cannot be read any more, stays as it is."""
+    after = ""
+    while chats := await transaction.all(_UNTITLED, after, _CHUNK_ROWS):
+        after = chats[-1]["id"]
+        named = [(title, chat["id"]) for chat in chats if (title := _find_title(chat["blocks"])) is not None]
+        await transaction.many("UPDATE chats SET title = $1, title_is_provisional = TRUE WHERE id = $2", named)
+
+
+def _find_title(blocks: bytes | None) -> str | None:
+    try:
+        return None if blocks is None else extract_title(decode_blocks(blocks))
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+async def give_likenesses(transaction: Transaction) -> None:
+    """0017. Of several users who look the same, the oldest has the likeness."""
+    first: dict[str, str] = {}
+    for user in await transaction.all("SELECT id, name FROM users ORDER BY created_at, id"):
+        first.setdefault(find_likeness(user["name"]), user["id"])
+    await transaction.many("UPDATE users SET likeness = $1 WHERE id = $2", first.items())
+
+
+async def move_requests(transaction: Transaction) -> None:
+    """0018. What a compatible API noted in the metadata of a block, as `request`, moves to the turn of its message.
+
+    The note leaves the message. One of the AI SDK, which is only the id of a message of the client's, becomes `ui_id`
+    of the same block. That of a message that no turn answers (a copy's) is dropped: nothing names it. Whatever else a
+    user has written there stays.
+    """
+    has_note = "instr({}, '\"request\"') > 0" if transaction.dialect == "sqlite" else _HAS_NOTE
+    messages = _NOTED.format(has_note=has_note.format("blocks"))
+    last = ("", "")
+    while rows := await transaction.all(messages, *last, _CHUNK_ROWS):
+        for row in rows:
+            last = (row["chat_id"], row["id"])
+            blocks = _read_blocks(row["blocks"])
+            notes = list(_take_notes(blocks))
+            if notes:
+                written = msgspec.json.encode(blocks)
+                await transaction.run("UPDATE messages SET blocks = $3 WHERE chat_id = $1 AND id = $2", *last, written)
+            if notes and "response" in notes[-1]:
+                await _keep_request(transaction, *last, notes[-1])
+    for row in await transaction.all(f"SELECT chat_id, id, content FROM queue WHERE {has_note.format('content')}"):
+        blocks = _read_blocks(row["content"])
+        if list(_take_notes(blocks)):
+            named = (row["chat_id"], row["id"], msgspec.json.encode(blocks))
+            await transaction.run("UPDATE queue SET content = $3 WHERE chat_id = $1 AND id = $2", *named)
+
+
+def _read_blocks(blocks: bytes) -> list[Any]:
+    try:
+        return list(msgspec.json.decode(blocks))
+    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError):
+        return []
+
+
+def _take_notes(blocks: list[Any]) -> Iterator[dict[str, Any]]:
+    """Remove the notes from these blocks."""
+    for block in blocks:
+        metadata = block.get("metadata") if isinstance(block, dict) else None
+        if not isinstance(metadata, dict):
+            continue
+        note = metadata.get("request")
+        if isinstance(note, dict) and ("response" in note or "ui_id" in note):
+            del metadata["request"]
+            if "ui_id" in note:
+                metadata["ui_id"] = note["ui_id"]
+            if not metadata:
+                del block["metadata"]
+            yield note
+
+
+async def _keep_request(transaction: Transaction, chat_id: str, message_id: str, note: dict[str, Any]) -> None:
+    """Put the note into the turn whose status follows the message. Of two before one status, the later one counts."""
+    found = await transaction.one(_TURN_OF, chat_id, message_id)
+    if found is None:
+        return
+    kept = [] if found["request"] is None else msgspec.json.decode(found["request"])
+    ordered = sorted([*kept, [found["seq"], note]], key=itemgetter(0))
+    sql = "UPDATE turns SET request = $3 WHERE chat_id = $1 AND id = $2"
+    await transaction.run(sql, chat_id, found["turn_id"], msgspec.json.encode(ordered))
+
+
+STEPS: Final[dict[str, Callable[[Transaction], Awaitable[None]]]] = {
+    "0016": name_untitled_chats,
+    "0017": give_likenesses,
+    "0018": move_requests,
+}

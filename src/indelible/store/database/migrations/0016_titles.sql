@@ -1,0 +1,3 @@
+-- Chats from before every chat had a title get one: the first words of their first message (rule 10.15). It is
+-- provisional, as that of a new chat: the model may give a better one at the chat's next turn. SQL cannot read a message,
+-- so migration_steps.py does it.

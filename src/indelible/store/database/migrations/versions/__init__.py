@@ -1,1 +1,0 @@
-"""The revisions, each a module with its number, the number it follows, and what it changes."""

@@ -1,1 +1,0 @@
-"""The tables, their column types and enumerations, as migrations have to build them."""
