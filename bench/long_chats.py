@@ -32,7 +32,7 @@ from indelible.models.protocol import ModelTraits
 from indelible.settings import load_settings
 from indelible.store.payloads import UserInput
 from indelible.store.queries.listing import ListCursor
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 _WORD: Final = "a token "
 _KB: Final = 1000 // len(_WORD)
@@ -71,7 +71,7 @@ async def measure_long_chats(report: Callable[[str], None]) -> list[Finding]:
             engine = await open_engine(address)
             try:
                 await add_owner(engine)
-                store = SqlStore(get_database(engine))
+                store = Store(get_database(engine))
                 report(f"{name}: sending")
                 found += await _measure_sends(name, engine, store)
                 report(f"{name}: {_CHATS:,} chats")
@@ -152,7 +152,7 @@ async def _read_reply(address: str) -> list[float]:
 # --- sending and listing ---------------------------------------------------------------------
 
 
-async def _measure_sends(name: str, engine: AsyncEngine, store: SqlStore) -> list[Finding]:
+async def _measure_sends(name: str, engine: AsyncEngine, store: Store) -> list[Finding]:
     long_id = await add_waiting_chat(engine, 10_000)
     short_ids = [await add_waiting_chat(engine, 10) for _ in range(_SENDS)]
     await _analyze(engine)
@@ -166,7 +166,7 @@ async def _measure_sends(name: str, engine: AsyncEngine, store: SqlStore) -> lis
     ]
 
 
-async def _time_send(store: SqlStore, chat_id: str) -> float:
+async def _time_send(store: Store, chat_id: str) -> float:
     """One send into an idle chat. Then its turn is taken back, so that the next one finds the chat idle."""
     sent_ms = await _time(
         lambda: store.execute(chat_id, Send(), UserInput(author_id=OWNER_ID, blocks=[Text("And now?")]))
@@ -175,7 +175,7 @@ async def _time_send(store: SqlStore, chat_id: str) -> float:
     return sent_ms
 
 
-async def _measure_lists(name: str, engine: AsyncEngine, store: SqlStore) -> list[Finding]:
+async def _measure_lists(name: str, engine: AsyncEngine, store: Store) -> list[Finding]:
     async with begin_write(engine) as connection:
         sql = _ADD_CHATS_SQLITE if is_sqlite(engine) else _ADD_CHATS_POSTGRES
         await connection.execute(text(sql), {"count": _CHATS, "owner": OWNER_ID})

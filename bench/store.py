@@ -45,7 +45,7 @@ from indelible.store.database.transaction import format_time
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.writer import Journal
 from indelible.store.payloads import UserInput
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 _CHATS: Final = (1, 50, 300)
 _ROUNDS: Final = 11
@@ -71,7 +71,7 @@ class Bench(NamedTuple):
     name: str
     address: str
     engine: AsyncEngine
-    store: SqlStore
+    store: Store
 
 
 async def measure() -> None:
@@ -91,7 +91,7 @@ async def measure() -> None:
                 engine = await open_engine(address)
                 try:
                     await add_owner(engine)
-                    bench = Bench(name, address, engine, SqlStore(get_database(engine)))
+                    bench = Bench(name, address, engine, Store(get_database(engine)))
                     await _measure_rates(bench, rates, status)
                     await _measure_latencies(bench, latencies, status)
                     await _measure_chats(bench, reads, sends, status)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from indelible.files.protocol import FileLimits
+from indelible.files.store import FileLimits
 from indelible.loop import RetryPolicy, TurnOptions
 from indelible.settings import ENV_PREFIX, FILE, BadSettings, Settings, describe_allowed, load_settings
 from indelible.store.database.migrate import LEASE_TIMEOUT_S

@@ -35,7 +35,7 @@ from indelible.store.lists.matching import find_matches
 from indelible.store.lists.search import WINDOW
 from indelible.store.lists.search_words import parse_query
 from indelible.store.queries.listing import ChatFilter, ListCursor
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 RUNS: Final = int(os.environ.get("BENCH_RUNS", "100"))
 AIM_MS: Final = 200.0
@@ -80,7 +80,7 @@ async def _load(console: Console, name: str, address: str) -> None:
 async def measure_database(console: Console, name: str, address: str) -> list[Measured]:
     engine = await open_engine(address)
     try:
-        store = SqlStore(get_database(engine))
+        store = Store(get_database(engine))
         calls = {**await _make_lists(store), **_make_searches(store)}
         measured = []
         with _make_progress(console) as progress:
@@ -130,7 +130,7 @@ Call = Callable[[], Awaitable[int]]
 Explain = Callable[[], Awaitable[list[str]]]
 
 
-async def _make_lists(store: SqlStore) -> dict[str, tuple[Call, Explain | None]]:
+async def _make_lists(store: Store) -> dict[str, tuple[Call, Explain | None]]:
     page = await store.list_chats(OWNER, limit=_PAGE)
     after = ListCursor(page[-1].pinned, page[-1].updated_at, page[-1].id)
 
@@ -148,7 +148,7 @@ async def _make_lists(store: SqlStore) -> dict[str, tuple[Call, Explain | None]]
     }
 
 
-def _make_searches(store: SqlStore) -> dict[str, tuple[Call, Explain]]:
+def _make_searches(store: Store) -> dict[str, tuple[Call, Explain]]:
     row = next(make_messages()).row
     in_a_row = " ".join(text_of(decode_blocks(row[3])).split()[4:8])
     longer = [word for word in VOCABULARY if len(word) > 4]
@@ -181,12 +181,12 @@ def _make_searches(store: SqlStore) -> dict[str, tuple[Call, Explain]]:
     return {**mine, **few}
 
 
-def _searching(store: SqlStore, owner_id: str, text: str) -> tuple[Call, Explain]:
+def _searching(store: Store, owner_id: str, text: str) -> tuple[Call, Explain]:
     query = parse_query(text)
     assert query is not None
 
     async def call() -> int:
-        return len((await store.lists.search(owner_id, text, limit=_PAGE)).items)
+        return len((await store.search(owner_id, text, limit=_PAGE)).items)
 
     async def explain() -> list[str]:
         async def ask(transaction: Transaction) -> list[str]:

@@ -76,7 +76,7 @@ _HOMES: Final = {
     "ServerFailed": "client.http_transport",
     "Shutdown": "errors",
     "StoreFailed": "errors",
-    "StoredFile": "files.protocol",
+    "StoredFile": "files.store",
     "Text": "content",
     "TooLarge": "errors",
     "TooMany": "errors",

@@ -15,7 +15,7 @@ from tests.support.running_server import say
 import indelible
 from indelible.content import File, ToolResult
 from indelible.errors import Invalid
-from indelible.files.protocol import CHUNK_BYTES
+from indelible.files.byte_store import CHUNK_BYTES
 from indelible.testing import ScriptedModel, parts
 
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
@@ -95,7 +95,7 @@ async def test_an_export_that_fails_leaves_no_archive(
         yield NOTES[:CHUNK_BYTES]
         raise RuntimeError("the storage is on fire")
 
-    monkeypatch.setattr("indelible.files.sql_files.SqlFiles.read_file", fail)
+    monkeypatch.setattr("indelible.files.store.FileStore.read_file", fail)
     with pytest.raises(RuntimeError, match="on fire"):
         await chat.export_archive(tmp_path / "chat.zip")
     with pytest.raises(Invalid, match="Can't use"):

@@ -29,14 +29,14 @@ from indelible.metrics import NoMetrics
 from indelible.notify import Notifier
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.writer import Journal, JournalWriter
+from indelible.store.outcome import Outcome
 from indelible.store.payloads import ChatPatch
-from indelible.store.protocol import Outcome
 from indelible.store.queries.changes import Changes
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 from indelible.testing import ManualClock
 
 
-class CountingStore(SqlStore):
+class CountingStore(Store):
     """The real store; it notes what readers ask of it, and fails as often as the test says."""
 
     def __init__(self, engine: AsyncEngine, on_committed: Callable[[Outcome], None]) -> None:
@@ -218,7 +218,7 @@ class SeenEvents(Watched):
 
     async def catch_up(self) -> list[FeedEvent]:
         """Wait until the reader has come as far as the chat has by now, is live, and asks the store nothing more."""
-        here = (await SqlStore(get_database(self._chat._engine)).positions([self._chat.id]))[self._chat.id]
+        here = (await Store(get_database(self._chat._engine)).positions([self._chat.id]))[self._chat.id]
         await self.wait_until(
             lambda: self._covers(here) and self.reader._cursor.is_live, what=f"a live reader at {here}"
         )

@@ -16,7 +16,7 @@ from indelible.errors import NotFound
 from indelible.feed.events import START
 from indelible.machine.commands import Delete, FinishTurn, Send, UpdateChat
 from indelible.store.payloads import ChatPatch
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 
 async def test_with_every_hint_lost_a_reader_is_a_poll_late_and_misses_nothing(
@@ -86,7 +86,7 @@ async def test_a_database_that_fails_for_a_while_delays_readers_and_ends_none(ha
     async with harness.read(chat) as seen:
         await seen.catch_up()
         harness.store.failures = {what: 3}
-        chat.store = SqlStore(get_database(harness.engine))  # whose hints are lost, so that polling has to find it
+        chat.store = Store(get_database(harness.engine))  # whose hints are lost, so that polling has to find it
         await chat.do(UpdateChat(), payload=ChatPatch(title="Rain"))
         while harness.store.failures[what] > 0:
             await harness.poll()

@@ -16,7 +16,7 @@ from indelible.api.events import FeedEvent
 from indelible.feed import Reader
 from indelible.machine.commands import FinishTurn, UpdateChat
 from indelible.store.payloads import ChatPatch
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 BUFFER_BYTES = 8 * 1024
 RESYNC_BYTES = 64 * 1024
@@ -165,7 +165,7 @@ async def test_a_reader_that_knows_more_than_its_watch_has_a_cursor_of_its_own(
     chat = await harness.create_streaming()
     async with harness.read(chat) as before:
         await before.catch_up()
-        await SqlStore(get_database(engine)).execute(chat.id, UpdateChat(), ChatPatch(title="Rain"))
+        await Store(get_database(engine)).execute(chat.id, UpdateChat(), ChatPatch(title="Rain"))
         async with harness.read(chat) as after:
             await after.catch_up()
             await chat.write("Hello")

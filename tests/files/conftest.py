@@ -8,7 +8,7 @@ from tests.store.driver import settle_in
 from tests.support.engine import get_database
 
 from indelible.files.bytes import DatabaseBytes
-from indelible.files.sql_files import SqlFiles
+from indelible.files.store import FileStore
 from indelible.store.database.transaction import Database
 
 
@@ -20,5 +20,5 @@ async def opened(engine: AsyncEngine) -> Database:
 
 
 @pytest.fixture
-def files(opened: Database) -> SqlFiles:
-    return SqlFiles(opened, [DatabaseBytes(opened)])
+def files(opened: Database) -> FileStore:
+    return FileStore(opened, [DatabaseBytes(opened)])

@@ -21,10 +21,11 @@ from tests.store.driver import OWNER
 
 from indelible.api.shapes import StoredFile
 from indelible.errors import Invalid, NotFound, TooLarge, TooMany, UnsupportedType
+from indelible.files.byte_store import CHUNK_BYTES, FileVariant
 from indelible.files.bytes import DatabaseBytes, DirectoryBytes
-from indelible.files.protocol import CHUNK_BYTES, FileLimits, FileStore, FileVariant, UploadKey
-from indelible.files.sql_files import SqlFiles
+from indelible.files.store import FileLimits, FileStore
 from indelible.store.database.transaction import Database, Transaction
+from indelible.store.outcome import IdempotencyKey
 
 KEPT_BY = {
     "upload": {
@@ -78,7 +79,7 @@ async def stream(*chunks: bytes) -> AsyncIterator[bytes]:
         yield chunk
 
 
-async def read(files: SqlFiles, file_id: str, **more: Any) -> bytes:
+async def read(files: FileStore, file_id: str, **more: Any) -> bytes:
     return b"".join([chunk async for chunk in files.read_file(file_id, **more)])
 
 
@@ -123,7 +124,7 @@ def test_every_promise_has_its_test() -> None:
 # --- uploading ---
 
 
-async def test_a_file_is_stored_as_it_came_and_known_by_its_bytes(files: SqlFiles) -> None:
+async def test_a_file_is_stored_as_it_came_and_known_by_its_bytes(files: FileStore) -> None:
     data = draw() + bytes(3 * CHUNK_BYTES)
     pieces = [data[start : start + 70_001] for start in range(0, len(data), 70_001)]
     stored = await files.upload(OWNER, stream(*pieces), name="../cat.html", hint="text/html", announced_bytes=len(data))
@@ -167,7 +168,7 @@ async def test_an_upload_holds_no_more_than_a_chunk(opened: Database) -> None:
             taken.append(64 * 1024)
             yield bytes(64 * 1024)
 
-    stored = await SqlFiles(opened, [Slow(opened)]).upload(OWNER, send(), name="zeros")
+    stored = await FileStore(opened, [Slow(opened)]).upload(OWNER, send(), name="zeros")
     assert (stored.size, written) == (40 * 64 * 1024, [CHUNK_BYTES] * 10)
 
 
@@ -187,7 +188,7 @@ async def test_an_upload_holds_no_more_than_a_chunk(opened: Database) -> None:
 async def test_what_is_refused_leaves_nothing(
     opened: Database, error: type[Exception], chunks: Iterable[bytes], announced: int | None, limits: dict[str, Any]
 ) -> None:
-    files = SqlFiles(opened, [DatabaseBytes(opened)], limits=FileLimits(**limits))
+    files = FileStore(opened, [DatabaseBytes(opened)], limits=FileLimits(**limits))
     with pytest.raises(error):
         await files.upload(OWNER, stream(*chunks), name="a", announced_bytes=announced)
     assert await files.list_files(OWNER) == []
@@ -196,7 +197,7 @@ async def test_what_is_refused_leaves_nothing(
 
 
 async def test_a_user_has_no_more_files_than_allowed_however_many_come_at_once(opened: Database) -> None:
-    files = SqlFiles(opened, [DatabaseBytes(opened)], limits=FileLimits(user_files=3))
+    files = FileStore(opened, [DatabaseBytes(opened)], limits=FileLimits(user_files=3))
     uploads = [files.upload(OWNER, stream(b"rain"), name=f"{n}") for n in range(8)]
     done = await asyncio.gather(*uploads, return_exceptions=True)
     assert sorted(type(result).__name__ for result in done) == ["StoredFile"] * 3 + ["TooMany"] * 5
@@ -206,7 +207,7 @@ async def test_a_user_has_no_more_files_than_allowed_however_many_come_at_once(o
 async def test_uploads_at_once_never_hold_more_than_the_quota(opened: Database) -> None:
     """All of them have begun, and none has announced its size: each step that a stream grows by is counted."""
     quota = 7 * CHUNK_BYTES
-    files = SqlFiles(opened, [DatabaseBytes(opened)], limits=FileLimits(user_bytes=quota))
+    files = FileStore(opened, [DatabaseBytes(opened)], limits=FileLimits(user_bytes=quota))
     begun, all_begun = [0], asyncio.Event()
 
     async def send() -> AsyncIterator[bytes]:
@@ -231,15 +232,15 @@ async def test_uploads_at_once_never_hold_more_than_the_quota(opened: Database) 
 async def test_an_upload_that_announced_nothing_counts_the_users_files_a_few_times(opened: Database) -> None:
     """It doubles what it has reserved, and keeps room for others; in the end it holds its size and no more."""
     size = 24 * CHUNK_BYTES
-    files = SqlFiles(opened, [DatabaseBytes(opened)], limits=FileLimits(file_bytes=size, user_bytes=2 * size))
+    files = FileStore(opened, [DatabaseBytes(opened)], limits=FileLimits(file_bytes=size, user_bytes=2 * size))
     reserved: list[int] = []
-    reserve = files.reserve
+    reserve = files._reserve
 
     async def note(*given: Any) -> int:
         reserved.append(await reserve(*given))
         return reserved[-1]
 
-    files.reserve = note  # type: ignore[method-assign,assignment]
+    files._reserve = note  # type: ignore[method-assign,assignment]
     await files.upload(OWNER, stream(*[bytes(CHUNK_BYTES)] * 23), name="zeros")
     assert reserved == [5 * CHUNK_BYTES, 12 * CHUNK_BYTES, size]
     row = await opened.read(lambda given: given.one("SELECT sum(size_bytes) AS n FROM files"), single=True)
@@ -248,7 +249,7 @@ async def test_an_upload_that_announced_nothing_counts_the_users_files_a_few_tim
 
 @pytest.mark.parametrize("how", ["fails", "cancelled"])
 async def test_an_upload_that_is_cut_leaves_nothing_visible_and_is_swept(
-    files: SqlFiles, opened: Database, how: str
+    files: FileStore, opened: Database, how: str
 ) -> None:
     begun, left = asyncio.Event(), asyncio.Event()
     files.on_left = left.set
@@ -274,7 +275,7 @@ async def test_an_upload_that_is_cut_leaves_nothing_visible_and_is_swept(
     assert (await count(opened), await count(opened, "file_chunks")) == (0, 0)
 
 
-async def test_an_upload_whose_process_died_is_swept_after_a_day(files: SqlFiles, opened: Database) -> None:
+async def test_an_upload_whose_process_died_is_swept_after_a_day(files: FileStore, opened: Database) -> None:
     file_id = await files._begin(OWNER, "a", 5)
     await DatabaseBytes(opened).open_writer(file_id, "content").write(b"half")
     assert await files.sweep() == 0  # it may still be coming
@@ -283,19 +284,19 @@ async def test_an_upload_whose_process_died_is_swept_after_a_day(files: SqlFiles
     assert await count(opened, "file_chunks") == 0
 
 
-async def test_the_same_upload_again_gets_the_same_file(files: SqlFiles, opened: Database) -> None:
-    key = UploadKey("k", "POST /files?name=a")
+async def test_the_same_upload_again_gets_the_same_file(files: FileStore, opened: Database) -> None:
+    key = IdempotencyKey(OWNER, "k", "POST /files?name=a")
     first = await files.upload(OWNER, stream(b"ra", b"in"), name="a", key=key)
     assert await files.upload(OWNER, stream(b"rain"), name="a", key=key) == first
     assert await files.list_files(OWNER) == [first]
     for chunks, route in (([b"sun"], key.route), ([b"rain"], "POST /files?name=b")):
         with pytest.raises(Invalid, match="another request"):
-            await files.upload(OWNER, stream(*chunks), name="a", key=UploadKey("k", route))
+            await files.upload(OWNER, stream(*chunks), name="a", key=IdempotencyKey(OWNER, "k", route))
     assert await files.list_files(OWNER) == [first]
 
 
-async def test_of_the_same_upload_many_times_at_once_one_file_is_left(files: SqlFiles, opened: Database) -> None:
-    key = UploadKey("k", "POST /files?name=a")
+async def test_of_the_same_upload_many_times_at_once_one_file_is_left(files: FileStore, opened: Database) -> None:
+    key = IdempotencyKey(OWNER, "k", "POST /files?name=a")
     done = await asyncio.gather(*[files.upload(OWNER, stream(b"rain"), name="a", key=key) for _ in range(5)])
     assert len({stored.id for stored in done}) == 1
     assert await files.list_files(OWNER) == [done[0]]
@@ -306,7 +307,7 @@ async def test_of_the_same_upload_many_times_at_once_one_file_is_left(files: Sql
 # --- reading and deleting ---
 
 
-async def test_files_are_listed_newest_first_and_only_their_owners(files: SqlFiles) -> None:
+async def test_files_are_listed_newest_first_and_only_their_owners(files: FileStore) -> None:
     stored = [await files.upload(OWNER, stream(b"x"), name=str(n)) for n in range(5)]
     first = await files.list_files(OWNER, limit=2)
     rest = await files.list_files(OWNER, before=first[-1].id)
@@ -322,7 +323,7 @@ async def test_files_are_listed_newest_first_and_only_their_owners(files: SqlFil
     assert await files.list_files(OWNER, limit=9) == stored[::-1]
 
 
-async def test_a_preview_is_made_once_and_stored(files: SqlFiles, opened: Database) -> None:
+async def test_a_preview_is_made_once_and_stored(files: FileStore, opened: Database) -> None:
     stored = await files.upload(OWNER, stream(draw()), name="a.png")
     assert await count(opened, "file_chunks") == 1
     preview = await files.load_preview(OWNER, stored.id)
@@ -346,7 +347,7 @@ class CountingBytes(DatabaseBytes):
 
 async def test_many_who_want_a_preview_at_once_load_the_file_once(opened: Database) -> None:
     counting = CountingBytes(opened)
-    files = SqlFiles(opened, [counting])
+    files = FileStore(opened, [counting])
     for data, made in ((draw(), True), (draw()[:200], False)):
         stored = await files.upload(OWNER, stream(data), name="a.png")
         counting.loads = 0
@@ -355,7 +356,7 @@ async def test_many_who_want_a_preview_at_once_load_the_file_once(opened: Databa
         assert isinstance(found[0], bytes) == made
 
 
-async def test_what_cannot_be_decoded_has_no_preview(files: SqlFiles) -> None:
+async def test_what_cannot_be_decoded_has_no_preview(files: FileStore) -> None:
     broken = await files.upload(OWNER, stream(draw()[:200]), name="a.png")
     text = await files.upload(OWNER, stream(b"rain"), name="a.png")
     assert (broken.has_preview, text.has_preview) == (True, False)
@@ -365,7 +366,7 @@ async def test_what_cannot_be_decoded_has_no_preview(files: SqlFiles) -> None:
         assert not (await files.get_file(OWNER, file_id)).has_preview
 
 
-async def test_a_deleted_file_is_gone_at_once_and_its_bytes_soon(files: SqlFiles, opened: Database) -> None:
+async def test_a_deleted_file_is_gone_at_once_and_its_bytes_soon(files: FileStore, opened: Database) -> None:
     stored = await files.upload(OWNER, stream(bytes(20 * CHUNK_BYTES)), name="a")
     await files.delete_file(OWNER, stored.id)
     with pytest.raises(NotFound):
@@ -376,7 +377,7 @@ async def test_a_deleted_file_is_gone_at_once_and_its_bytes_soon(files: SqlFiles
     assert (await count(opened), await count(opened, "file_chunks")) == (0, 0)
 
 
-async def test_what_was_never_used_goes_after_a_day(files: SqlFiles, opened: Database) -> None:
+async def test_what_was_never_used_goes_after_a_day(files: FileStore, opened: Database) -> None:
     used = await files.upload(OWNER, stream(b"used"), name="a")
     unused = await files.upload(OWNER, stream(b"unused"), name="b")
     await opened.write(lambda given: given.run("UPDATE files SET unused_since = NULL WHERE id = $1", used.id))
@@ -391,10 +392,10 @@ async def test_what_was_never_used_goes_after_a_day(files: SqlFiles, opened: Dat
 
 
 async def test_bytes_stay_readable_where_they_are_when_new_files_go_elsewhere(
-    files: SqlFiles, opened: Database, tmp_path: Path
+    files: FileStore, opened: Database, tmp_path: Path
 ) -> None:
     old = await files.upload(OWNER, stream(b"old"), name="a")
-    moved = SqlFiles(opened, [DirectoryBytes(tmp_path), DatabaseBytes(opened)])
+    moved = FileStore(opened, [DirectoryBytes(tmp_path), DatabaseBytes(opened)])
     new = await moved.upload(OWNER, stream(b"new"), name="b")
     assert (await read(moved, old.id), await read(moved, new.id)) == (b"old", b"new")
     assert await count(opened, "file_chunks") == 1

@@ -16,37 +16,37 @@ from tests.support.tables import file_uses
 from indelible.api.shapes import StoredFile
 from indelible.content import Block, File, Message, Text, ToolCall, ToolResult
 from indelible.errors import NotAllowed, NotFound
-from indelible.files.sql_files import SqlFiles
+from indelible.files.store import FileStore
 from indelible.ids import new_id
 from indelible.machine import commands as c
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
 from indelible.store.lists.transfer import FileMessage
+from indelible.store.outcome import Outcome
 from indelible.store.payloads import AttemptStart, NewChat, QueuedInput, UserInput
-from indelible.store.protocol import Outcome
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 from indelible.testing import ManualClock
 from indelible.worker.upkeep import FileSweeper
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine, files: SqlFiles) -> SqlStore:
-    return SqlStore(get_database(engine))
+async def store(engine: AsyncEngine, files: FileStore) -> Store:
+    return Store(get_database(engine))
 
 
-async def upload(files: SqlFiles, data: bytes = b"rain") -> StoredFile:
+async def upload(files: FileStore, data: bytes = b"rain") -> StoredFile:
     async def send() -> AsyncIterator[bytes]:
         yield data
 
     return await files.upload(OWNER, send(), name="rain.txt")
 
 
-async def create(store: SqlStore, *sent: StoredFile, owner: str = OWNER) -> Outcome:
+async def create(store: Store, *sent: StoredFile, owner: str = OWNER) -> Outcome:
     new = NewChat(owner_id=owner, blocks=[Text("Look"), *(File(file_id=file.id) for file in sent)])
     return await store.execute(new_id("chat"), c.Create(with_message=True), new)
 
 
-async def run_tool(store: SqlStore, chat: Outcome, *made: StoredFile) -> JournalRow:
+async def run_tool(store: Store, chat: Outcome, *made: StoredFile) -> JournalRow:
     """A tool has started in this chat; the row that will record that it returned these files."""
     turn_id = chat.turn_id or ""
     (held,) = await store.acquire("worker_1", limit=1)
@@ -59,12 +59,12 @@ async def run_tool(store: SqlStore, chat: Outcome, *made: StoredFile) -> Journal
     return JournalRow(chat.chat_id, attempt_id, held.epoch, 2, b"[]", (settled,))
 
 
-async def exists(files: SqlFiles, file: StoredFile) -> bool:
+async def exists(files: FileStore, file: StoredFile) -> bool:
     await files.sweep()
     return [found.id for found in await files.list_files(OWNER)] == [file.id]
 
 
-async def test_a_message_says_what_is_stored_and_not_what_its_sender_claims(store: SqlStore, files: SqlFiles) -> None:
+async def test_a_message_says_what_is_stored_and_not_what_its_sender_claims(store: Store, files: FileStore) -> None:
     file = await upload(files)
     claimed = File("image/png", name="cat.png", file_id=file.id, data=b"x", url="http://x", size=9)
     chat = await create(store)
@@ -75,7 +75,7 @@ async def test_a_message_says_what_is_stored_and_not_what_its_sender_claims(stor
 
 @pytest.mark.parametrize("whose", ["nobody's", "another user's", "an unfinished", "a deleted"])
 async def test_a_message_with_a_file_that_is_not_its_owners_is_refused(
-    store: SqlStore, files: SqlFiles, whose: str
+    store: Store, files: FileStore, whose: str
 ) -> None:
     other = await store.ensure_user("Bob")
     file = await upload(files)
@@ -93,13 +93,13 @@ async def test_a_message_with_a_file_that_is_not_its_owners_is_refused(
     assert await store.view(chat.chat_id) == before
 
 
-async def begin_with_history(store: SqlStore, file: File, owner: str) -> str:
+async def begin_with_history(store: Store, file: File, owner: str) -> str:
     history = [Message(role="user", blocks=[Text("Look"), file]), Message(role="assistant", blocks=[Text("I see.")])]
     new = NewChat(owner_id=owner, blocks=[Text("And now?")], history=history)
     return (await store.execute(new_id("chat"), c.Create(with_message=True), new)).chat_id
 
 
-async def begin_with_progress(store: SqlStore, file: File, owner: str) -> str:
+async def begin_with_progress(store: Store, file: File, owner: str) -> str:
     progress = [
         Message(role="assistant", blocks=[ToolCall(id="c", name="look", arguments="{}")]),
         Message(role="tool", blocks=[ToolResult(call_id="c", name="look", output="Rain.", files=[file])]),
@@ -108,14 +108,14 @@ async def begin_with_progress(store: SqlStore, file: File, owner: str) -> str:
     return (await store.execute(new_id("chat"), c.Create(with_message=True), new)).chat_id
 
 
-async def import_file(store: SqlStore, file: File, owner: str) -> str:
+async def import_file(store: Store, file: File, owner: str) -> str:
     chat = await store.execute(new_id("chat"), c.Create(), NewChat(owner_id=owner))
-    exported = await store.lists.export_chat(chat.chat_id)
+    exported = await store.export_chat(chat.chat_id)
     await store.execute(chat.chat_id, c.Delete())
     at = exported.created_at
     message = FileMessage(id="m1", role="user", blocks=[Text("Look"), file], created_at=at)
     written = replace(exported, head="m1", messages=[message])
-    return (await store.lists.import_chat(written, owner_id=owner)).chat_id
+    return (await store.import_chat(written, owner_id=owner)).chat_id
 
 
 BROUGHT = [begin_with_history, begin_with_progress, import_file]
@@ -123,7 +123,7 @@ BROUGHT = [begin_with_history, begin_with_progress, import_file]
 
 @pytest.mark.parametrize("bring", BROUGHT)
 async def test_a_conversation_that_is_brought_along_uses_its_files(
-    store: SqlStore, files: SqlFiles, bring: Callable[[SqlStore, File, str], Awaitable[str]]
+    store: Store, files: FileStore, bring: Callable[[Store, File, str], Awaitable[str]]
 ) -> None:
     file = await upload(files)
     chat_id = await bring(store, file.to_block(), OWNER)
@@ -135,7 +135,7 @@ async def test_a_conversation_that_is_brought_along_uses_its_files(
 @pytest.mark.parametrize("whose", ["nobody's", "another user's"])
 @pytest.mark.parametrize("bring", BROUGHT)
 async def test_a_conversation_that_is_brought_along_with_a_file_of_somebody_else_is_refused(
-    store: SqlStore, files: SqlFiles, bring: Callable[[SqlStore, File, str], Awaitable[str]], whose: str
+    store: Store, files: FileStore, bring: Callable[[Store, File, str], Awaitable[str]], whose: str
 ) -> None:
     other = await store.ensure_user("Bob")
     file = await upload(files)
@@ -147,20 +147,20 @@ async def test_a_conversation_that_is_brought_along_with_a_file_of_somebody_else
 
 
 async def test_an_export_only_names_files_that_are_there_so_it_can_be_imported(
-    store: SqlStore, files: SqlFiles, engine: AsyncEngine
+    store: Store, files: FileStore, engine: AsyncEngine
 ) -> None:
     """As after an import from before such files were refused, or a result whose file was deleted meanwhile."""
     kept, gone = await upload(files), await upload(files, b"sun")
     chat = await create(store, kept, gone)
     async with begin_write(engine) as connection:
         await connection.execute(file_uses.delete().where(file_uses.c.file_id == gone.id))
-    file = await store.lists.export_chat(chat.chat_id)
+    file = await store.export_chat(chat.chat_id)
     assert file.messages[0].blocks[1:] == [kept.to_block(), replace(gone.to_block(), file_id=None)]
-    copy = await store.lists.import_chat(file, owner_id=OWNER)
+    copy = await store.import_chat(file, owner_id=OWNER)
     assert set(await files.find_used(copy.chat_id, [kept.id, gone.id])) == {kept.id}
 
 
-async def test_a_file_that_a_chat_uses_cannot_be_deleted(store: SqlStore, files: SqlFiles) -> None:
+async def test_a_file_that_a_chat_uses_cannot_be_deleted(store: Store, files: FileStore) -> None:
     file = await upload(files)
     chat = await create(store, file)
     with pytest.raises(NotAllowed, match="A chat uses this file"):
@@ -169,7 +169,7 @@ async def test_a_file_that_a_chat_uses_cannot_be_deleted(store: SqlStore, files:
     assert not await exists(files, file)
 
 
-async def test_a_file_goes_with_the_last_chat_that_uses_it(store: SqlStore, files: SqlFiles) -> None:
+async def test_a_file_goes_with_the_last_chat_that_uses_it(store: Store, files: FileStore) -> None:
     file = await upload(files)
     first, second = await create(store, file), await create(store, file)
     fork = await store.fork(
@@ -183,7 +183,7 @@ async def test_a_file_goes_with_the_last_chat_that_uses_it(store: SqlStore, file
     assert not await exists(files, file)
 
 
-async def test_a_fork_uses_only_the_files_that_it_has(store: SqlStore, files: SqlFiles) -> None:
+async def test_a_fork_uses_only_the_files_that_it_has(store: Store, files: FileStore) -> None:
     first = await create(store)
     file = await upload(files)
     await store.execute(
@@ -195,7 +195,7 @@ async def test_a_fork_uses_only_the_files_that_it_has(store: SqlStore, files: Sq
     assert not await exists(files, file)
 
 
-async def test_a_queued_message_uses_its_files(store: SqlStore, files: SqlFiles) -> None:
+async def test_a_queued_message_uses_its_files(store: Store, files: FileStore) -> None:
     chat = await create(store)
     file, other = await upload(files), await upload(files, b"sun")
     queued = await store.execute(chat.chat_id, c.Send(), UserInput(blocks=[File(file_id=file.id)]))
@@ -205,7 +205,7 @@ async def test_a_queued_message_uses_its_files(store: SqlStore, files: SqlFiles)
     assert set(await files.find_used(chat.chat_id, [file.id, other.id])) == {other.id}
 
 
-async def test_a_queued_message_that_is_removed_uses_its_files_no_longer(store: SqlStore, files: SqlFiles) -> None:
+async def test_a_queued_message_that_is_removed_uses_its_files_no_longer(store: Store, files: FileStore) -> None:
     sent, twice, only = [await upload(files, data) for data in (b"sent", b"twice", b"only")]
     chat = await create(store, sent)
     blocks: list[Block] = [File(file_id=file.id) for file in (sent, twice, only)]
@@ -221,7 +221,7 @@ async def test_a_queued_message_that_is_removed_uses_its_files_no_longer(store: 
     assert await files.sweep() == 3
 
 
-async def test_people_see_a_file_in_a_message_or_in_a_result_and_nowhere_else(store: SqlStore, files: SqlFiles) -> None:
+async def test_people_see_a_file_in_a_message_or_in_a_result_and_nowhere_else(store: Store, files: FileStore) -> None:
     sent, queued, hidden, made, quoted = [await upload(files, data) for data in (b"1", b"2", b"3", b"4", b"5")]
     only_model = Message(role="user", visibility="model", blocks=[hidden.to_block()])
     new = NewChat(owner_id=OWNER, history=[only_model], blocks=[Text(f"{queued.id} {quoted.id}"), sent.to_block()])
@@ -236,7 +236,7 @@ async def test_people_see_a_file_in_a_message_or_in_a_result_and_nowhere_else(st
 
 
 async def test_a_file_is_shown_on_the_active_branch_and_not_on_one_that_was_left(
-    store: SqlStore, files: SqlFiles
+    store: Store, files: FileStore
 ) -> None:
     left, made, kept = [await upload(files, data) for data in (b"1", b"2", b"3")]
     chat = await create(store, left)
@@ -251,14 +251,14 @@ async def test_a_file_is_shown_on_the_active_branch_and_not_on_one_that_was_left
     assert await find_shown() == [False, False, True]
 
 
-async def test_a_chat_finds_only_files_that_it_uses(store: SqlStore, files: SqlFiles) -> None:
+async def test_a_chat_finds_only_files_that_it_uses(store: Store, files: FileStore) -> None:
     used, unused = await upload(files), await upload(files)
     chat = await create(store, used)
     assert await files.find_used(chat.chat_id, [used.id, unused.id, "a\0"]) == {used.id: used}
 
 
 async def test_a_file_of_a_tool_is_used_when_its_result_is_recorded_by_the_chats_worker(
-    store: SqlStore, files: SqlFiles
+    store: Store, files: FileStore
 ) -> None:
     chat = await create(store)
     made, gone = await upload(files), await upload(files)
@@ -273,7 +273,7 @@ async def test_a_file_of_a_tool_is_used_when_its_result_is_recorded_by_the_chats
     assert not await exists(files, made)
 
 
-async def test_a_result_uses_no_file_of_another_user(store: SqlStore, files: SqlFiles) -> None:
+async def test_a_result_uses_no_file_of_another_user(store: Store, files: FileStore) -> None:
     file = await upload(files)
     chat = await create(store, owner=await store.ensure_user("Bob"))
     await store.append([await run_tool(store, chat, file)])
@@ -281,7 +281,7 @@ async def test_a_result_uses_no_file_of_another_user(store: SqlStore, files: Sql
 
 
 async def test_a_file_that_is_sent_while_another_chat_is_deleted_is_there_or_refused(
-    store: SqlStore, files: SqlFiles
+    store: Store, files: FileStore
 ) -> None:
     """On PostgreSQL both wait for the file's row, and the second one judges by what the first has left."""
     for _ in range(4):
@@ -294,7 +294,7 @@ async def test_a_file_that_is_sent_while_another_chat_is_deleted_is_there_or_ref
         await files.sweep()
 
 
-async def test_the_sweeper_removes_what_is_left_when_it_is_woken(store: SqlStore, files: SqlFiles) -> None:
+async def test_the_sweeper_removes_what_is_left_when_it_is_woken(store: Store, files: FileStore) -> None:
     woken, swept = asyncio.Event(), asyncio.Event()
     sweep = files.sweep
 

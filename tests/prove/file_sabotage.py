@@ -10,7 +10,7 @@ from tests.prove.quiet_sabotage import Sabotage
 
 from indelible.api.shapes import StoredFile
 from indelible.content import File, Message, ToolResult
-from indelible.files.sql_files import SqlFiles
+from indelible.files.store import FileStore
 from indelible.store.commands.apply import files as file_commands
 from indelible.store.commands.apply import history, queue
 from indelible.tools.run import ToolRunner
@@ -19,14 +19,14 @@ from indelible.worker.attachments import Attachments
 
 
 def lose_bytes_after_the_response(patch: pytest.MonkeyPatch) -> None:
-    finish = SqlFiles._finish
+    finish = FileStore._finish
 
-    async def lose(self: SqlFiles, *arguments: Any, **named: Any) -> StoredFile:
+    async def lose(self: FileStore, *arguments: Any, **named: Any) -> StoredFile:
         stored = await finish(self, *arguments, **named)
         await self._at("database").delete(stored.id)
         return stored
 
-    patch.setattr(SqlFiles, "_finish", lose)
+    patch.setattr(FileStore, "_finish", lose)
 
 
 def show_models_no_files(patch: pytest.MonkeyPatch) -> None:

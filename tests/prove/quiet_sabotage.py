@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from indelible.loop.prompt import build
 from indelible.machine.commands import ToolResults
 from indelible.machine.effects import AddNotice
-from indelible.store.commands import finish_attempt
-from indelible.store.commands.apply import applier, turns
+from indelible.store.commands import execute, finish_attempt
+from indelible.store.commands.apply import turns
 from indelible.store.commands.finish_attempt import Ending
 from indelible.store.commands.totals import Totals
 from indelible.store.queries import descendants, history
@@ -69,13 +69,13 @@ def count_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def lose_the_notice_of_a_stop(patch: pytest.MonkeyPatch) -> None:
-    put = applier.HANDLERS[AddNotice]
+    put = execute.HANDLERS[AddNotice]
 
     async def lose(change: Any, effect: AddNotice) -> None:
         if effect.kind != "stopped":
             await put(change, effect)
 
-    patch.setitem(cast("dict[Any, Any]", applier.HANDLERS), AddNotice, lose)
+    patch.setitem(cast("dict[Any, Any]", execute.HANDLERS), AddNotice, lose)
 
 
 def accept_late_results(patch: pytest.MonkeyPatch) -> None:

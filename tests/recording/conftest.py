@@ -8,13 +8,13 @@ from tests.store.driver import Driver, settle_in
 from tests.support.engine import get_database
 
 from indelible.recording.storage import RecordStore
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 
 @pytest.fixture
 async def chat(engine: AsyncEngine) -> Driver:
     await settle_in(engine)
-    return await Driver(SqlStore(get_database(engine)), engine).create()
+    return await Driver(Store(get_database(engine)), engine).create()
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ from indelible.machine import commands as c
 from indelible.recording.storage import RecordStore
 from indelible.store.database import postgres as product
 from indelible.store.journal.append import JournalRow
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 from indelible.testing import ManualClock
 
 pytestmark = pytest.mark.both_databases
@@ -60,9 +60,9 @@ def make_story(chat_id: str, **fields: Any) -> list[Record]:
 # --- PostgreSQL, at once ---
 
 
-def make_store(engine: AsyncEngine) -> SqlStore:
+def make_store(engine: AsyncEngine) -> Store:
     """As the program composes it: a chat that is deleted loses its records first."""
-    store = SqlStore(get_database(engine))
+    store = Store(get_database(engine))
     store.before_delete = partial(RecordStore(get_database(engine)).forget_chat, clock=SystemClock())
     return store
 

@@ -31,7 +31,7 @@ from indelible.errors import NotAllowed
 from indelible.machine import commands as c
 from indelible.machine.commands import Delete
 from indelible.recording.storage import GONE, REPLACED, RecordStore
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 from indelible.testing import ManualClock
 
 pytestmark = pytest.mark.both_databases
@@ -589,7 +589,7 @@ async def test_r12_forgetting_goes_in_short_transactions(
 async def test_r12_a_chat_that_is_deleted_loses_its_records_first_and_piece_by_piece(
     chat: Driver, records: RecordStore, engine: AsyncEngine
 ) -> None:
-    other = await Driver(SqlStore(get_database(engine)), engine).create()
+    other = await Driver(Store(get_database(engine)), engine).create()
     large = make_run(chat)
     exchanges = [make_attempt(large, 1, number) for number in range(1, 41)]
     kept = make_all(other)

@@ -19,11 +19,13 @@ from indelible.errors import NotFound, ReadOnly
 from indelible.feed import Cursors
 from indelible.ids import new_id
 from indelible.machine import commands as c
+from indelible.server.wires.openai.names import ResponseName
 from indelible.service.files import Upload
 from indelible.store.payloads import NewChat
 
 TOKEN = "the-first-admins-token"  # noqa: S105  (nobody's)
-BESIDE = {"system-canary", "label-canary", "draft-canary", "queue-canary", "note-canary"}
+BESIDE = {"system-canary", "label-canary", "draft-canary", "queue-canary"}
+REQUEST = "request-canary"
 MODELS = "model-canary"
 RECORDED = '"debug":"all"'
 END = "The end"
@@ -36,13 +38,15 @@ async def test_what_stands_beside_a_shared_chat_is_its_owners_alone(harness: App
     app = server.app
     ada, grace = await app.accounts.add_user("ada"), await app.accounts.add_user("grace")
     service = app.service_of(ada.id)
-    noted = Text("Hello", metadata={"request": {"response": {"instructions": "note-canary"}}, "kept": "kept-metadata"})
+    said = Text("Hello", metadata={"kept": "kept-metadata"})
+    request = {"response": {"instructions": "request-canary"}}
     above = [
         Message(role="user", blocks=[Text("First")]),
         Message(role="user", visibility="model", blocks=[Text(MODELS)]),
     ]
-    new = NewChat(owner_id=ada.id, system_prompt="system-canary", history=above, blocks=[noted])
-    chat_id = (await app.store.execute(new_id("chat"), c.Create(with_message=True), new)).chat_id
+    new = NewChat(owner_id=ada.id, system_prompt="system-canary", history=above, blocks=[said], request=request)
+    created = await app.store.execute(new_id("chat"), c.Create(with_message=True), new)
+    chat_id = created.chat_id
     assert (await service.send(chat_id, "queue-canary")).queued is not None
     await service.lists.save_draft(chat_id, "draft-canary")
     await service.update_chat(chat_id, ChatChanges(labels=["label-canary"], pinned=True, debug="all", title=END))
@@ -79,6 +83,7 @@ async def test_what_stands_beside_a_shared_chat_is_its_owners_alone(harness: App
             shown[path, False] = (await response.content.readuntil(b"event: snapshot")).decode()
             shown[path, False] += (await response.content.readuntil(b"\n\n")).decode()
     for (path, is_owner), text in shown.items():
+        assert REQUEST not in text, path
         found = {canary for canary in (*BESIDE, MODELS) if canary in text}
         if not is_owner:
             assert not found, path
@@ -88,8 +93,15 @@ async def test_what_stands_beside_a_shared_chat_is_its_owners_alone(harness: App
             assert found == BESIDE, path
             assert RECORDED in text
         else:
-            assert found == {"system-canary", "label-canary", "note-canary", MODELS}, path
+            assert found == {"system-canary", "label-canary", MODELS}, path
     assert all("kept-metadata" in shown[path, False] for path in paths[:2])
+    response_url = f"{server.url}/v1/responses/{ResponseName(chat_id, created.seq)}"
+    async with aiohttp.ClientSession() as session:
+        async with session.get(response_url, headers=hers) as response:
+            assert REQUEST in await response.text()
+        async with session.get(response_url, headers=guests) as response:
+            assert response.status == 403
+            assert REQUEST not in await response.text()
 
 
 async def test_a_guest_opens_the_chat_in_process_and_over_http(harness: AppHarness) -> None:

@@ -26,9 +26,9 @@ from indelible.content import Block, Message, Part, Text, TextDelta, ToolResult,
 from indelible.ids import new_id
 from indelible.machine import State, Status, state_of
 from indelible.machine import commands as c
+from indelible.store.outcome import Outcome
 from indelible.store.payloads import Payload, UserInput
-from indelible.store.protocol import Outcome
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 OWNER = "user_ada"
 SAID_AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -108,7 +108,7 @@ def fill_payload(command: c.Command, **fields: Any) -> Payload[Any] | None:
 
 
 class Driver:
-    def __init__(self, store: SqlStore, engine: AsyncEngine) -> None:
+    def __init__(self, store: Store, engine: AsyncEngine) -> None:
         self.id = new_id("chat")
         self.epoch = 0
         self.turn_id = ""

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from indelible.store.commands.idempotency import RequestRepeated, StoredResponse
-from indelible.store.protocol import Once, Outcome
+from indelible.store.outcome import IdempotencyKey, Outcome, RequestRepeated, StoredResponse
 
 
-async def respond(write: Callable[..., Coroutine[Any, Any, Outcome]], once: Once) -> StoredResponse:
+async def respond(write: Callable[..., Coroutine[Any, Any, Outcome]], once: IdempotencyKey) -> StoredResponse:
     try:
-        return once.respond(await write(once=once))
+        return once.respond(await write(key=once))
     except RequestRepeated as repeated:
         return repeated.response

@@ -20,15 +20,14 @@ from tests.support.engine import get_database
 from indelible.api.shapes import ALL_SCOPES
 from indelible.errors import Invalid, NotFound
 from indelible.files.bytes import DatabaseBytes
-from indelible.files.sql_files import SqlFiles
+from indelible.files.store import FileStore
 from indelible.machine.commands import Send
-from indelible.store.accounts.protocol import AccountStore, CredentialKey, ShareStore
 from indelible.store.accounts.secrets import PREFIX_LENGTH, hash_secret
-from indelible.store.accounts.sql_accounts import SqlAccounts
-from indelible.store.accounts.sql_shares import SqlShares
+from indelible.store.accounts.sql_accounts import AccountStore, CredentialKey
+from indelible.store.accounts.sql_shares import ShareStore
 from indelible.store.payloads import UserInput
 from indelible.store.queries.users import LONGEST_USER_NAME
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 from indelible.testing import ManualClock
 
 HOUR = timedelta(hours=1)
@@ -41,8 +40,8 @@ class Accounts:
         self.clock = ManualClock()
         self.changed: list[str] = []
         database = get_database(engine)
-        self.store: SqlAccounts = SqlAccounts(database, clock=self.clock, on_changed=self.note)
-        self.shares: SqlShares = SqlShares(database, clock=self.clock, lease_timeout_s=8, on_changed=self.note)
+        self.store: AccountStore = AccountStore(database, clock=self.clock, on_changed=self.note)
+        self.shares: ShareStore = ShareStore(database, clock=self.clock, lease_timeout_s=8, on_changed=self.note)
 
     def note(self, user_ids: Iterable[str]) -> None:
         self.changed += user_ids
@@ -62,7 +61,7 @@ async def accounts(engine: AsyncEngine) -> Accounts:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "implementation"), [(AccountStore, SqlAccounts), (ShareStore, SqlShares)], ids=["accounts", "shares"]
+    ("protocol", "implementation"), [(AccountStore, AccountStore), (ShareStore, ShareStore)], ids=["accounts", "shares"]
 )
 def test_every_promise_is_written_down_kept_and_tried(migrated: str, protocol: type, implementation: type) -> None:
     tests = Path(__file__).read_text()
@@ -280,7 +279,7 @@ async def test_a_chat_is_shared_with_users_and_by_link_and_only_by_its_owner(
     assert await shares.find_link(key) == (link.id, chat.id, owner_id)
     assert [await shares.find_link(wrong) for wrong in ("", key[:-1], link.id)] == [None] * 3
 
-    files = SqlFiles(get_database(engine), [DatabaseBytes(get_database(engine))])
+    files = FileStore(get_database(engine), [DatabaseBytes(get_database(engine))])
     file = await files.upload(owner_id, _stream(b"rain"), name="rain.txt")
     assert await shares.find_file_shares(grace.id, file.id) == []
     await chat.do(Send(), payload=UserInput(blocks=[file.to_block()]))
@@ -357,4 +356,4 @@ async def read_bytes(database: str) -> str:
 
 
 def test_the_store_of_chats_knows_nothing_of_logins(migrated: str) -> None:
-    assert not [name for name in dir(SqlStore) if "token" in name or "session" in name]
+    assert not [name for name in dir(Store) if "token" in name or "session" in name]

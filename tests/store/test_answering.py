@@ -10,17 +10,17 @@ from tests.support.engine import get_database
 from indelible.content import Finish, TextDelta, ToolCall, ToolResult
 from indelible.machine import commands as c
 from indelible.store.payloads import ToolResultsInput
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine) -> SqlStore:
+async def store(engine: AsyncEngine) -> Store:
     await settle_in(engine)
-    return SqlStore(get_database(engine))
+    return Store(get_database(engine))
 
 
 async def test_the_last_turn_that_answers_a_message_is_found_and_none_of_another_message(
-    store: SqlStore, engine: AsyncEngine
+    store: Store, engine: AsyncEngine
 ) -> None:
     chat, other = await Driver(store, engine).create("first"), await Driver(store, engine).create("other")
     first_id = await chat.last_id("user")
@@ -43,7 +43,7 @@ async def test_the_last_turn_that_answers_a_message_is_found_and_none_of_another
 
 
 async def test_a_turn_that_waited_begins_again_with_every_result_and_with_nothing_else(
-    store: SqlStore, engine: AsyncEngine
+    store: Store, engine: AsyncEngine
 ) -> None:
     chat = await Driver(store, engine).create("first")
     message_id = await chat.last_id("user")

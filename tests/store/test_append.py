@@ -38,9 +38,9 @@ from indelible.store.database.postgres import PostgresDatabase
 from indelible.store.database.transaction import Transaction
 from indelible.store.journal.append import Appended, BadRows, JournalRow, append_group
 from indelible.store.journal.tool_ledger import RunKey, RunStarted
+from indelible.store.outcome import AttemptName
 from indelible.store.payloads import NewChat, UserInput
-from indelible.store.queries.chat_view import AttemptName
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 DEADLINE_S = 100
@@ -52,7 +52,7 @@ ADOPT = "UPDATE attempts SET epoch = epoch + 1"
 
 async def start_attempt(engine: AsyncEngine, name: str) -> AttemptName:
     """A running chat with an open attempt."""
-    store = SqlStore(get_database(engine))
+    store = Store(get_database(engine))
     async with begin_write(engine) as connection:
         await connection.execute(insert(users).values(id=f"user_{name}", name=name, created_at=NOW))
         await connection.execute(insert(workers).values(id=f"worker_{name}", started_at=NOW, heartbeat_at=NOW))
@@ -119,7 +119,7 @@ async def test_r6_a_late_row_of_an_ended_attempt_harms_neither_its_chats_newer_o
 
 async def start_next_attempt(engine: AsyncEngine, attempt: AttemptName) -> AttemptName:
     """The turn of this attempt fails, and the next turn of its chat has one."""
-    store = SqlStore(get_database(engine))
+    store = Store(get_database(engine))
     fail = Fail(epoch=attempt.epoch, turn_id=attempt.turn_id, attempt_id=attempt.id)
     await store.execute(attempt.chat_id, fail)
     sent = await store.execute(attempt.chat_id, Send(), UserInput(blocks=[Text("again")]))
@@ -232,7 +232,7 @@ async def test_what_commits_between_the_snapshot_of_a_flush_and_its_lock_closes_
         await wait_until_blocked(blocker)
         if way == "ended":
             fail = Fail(epoch=late.epoch, turn_id=late.turn_id, attempt_id=late.id)
-            await SqlStore(get_database(postgres)).execute("chat_late", fail)
+            await Store(get_database(postgres)).execute("chat_late", fail)
         else:
             async with begin_write(postgres) as connection:
                 adopt = update(attempts).where(attempts.c.id == late.id)
@@ -271,7 +271,7 @@ async def test_what_was_written_is_told_though_its_attempt_ends_while_the_others
     fail = Fail(epoch=mine.epoch, turn_id=mine.turn_id, attempt_id=mine.id)
 
     async def end_mine(_transaction: Transaction) -> None:
-        await SqlStore(busy).execute("chat_mine", fail)
+        await Store(busy).execute("chat_mine", fail)
 
     async with asyncio.TaskGroup() as tasks, stopped_at(postgres, mine) as blocker:
         rows = [make_row(mine), make_row(gone)._replace(epoch=gone.epoch + 1)]

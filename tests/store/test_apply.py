@@ -6,7 +6,7 @@ from collections import Counter
 
 from indelible.machine import effects
 from indelible.store.commands.apply import chat, history, queue, turns
-from indelible.store.commands.apply.applier import HANDLERS
+from indelible.store.commands.execute import HANDLERS
 
 
 def test_every_effect_has_exactly_one_handler() -> None:

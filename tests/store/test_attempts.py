@@ -14,15 +14,15 @@ from tests.support.tables import attempts
 
 from indelible.content import Finish, TextDelta, Usage
 from indelible.machine import commands as c
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 AT = datetime(2026, 1, 15, 12, tzinfo=UTC)
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine) -> SqlStore:
+async def store(engine: AsyncEngine) -> Store:
     await settle_in(engine)
-    return SqlStore(get_database(engine))
+    return Store(get_database(engine))
 
 
 async def add(engine: AsyncEngine, chat: Driver, *ids: str) -> None:
@@ -35,7 +35,7 @@ async def add(engine: AsyncEngine, chat: Driver, *ids: str) -> None:
 
 
 async def test_what_was_tried_is_told_with_its_end_and_what_is_being_tried_without_one(
-    store: SqlStore, engine: AsyncEngine
+    store: Store, engine: AsyncEngine
 ) -> None:
     chat = await Driver(store, engine).create()
     assert await store.attempts(chat.id) == []
@@ -67,7 +67,7 @@ async def test_what_was_tried_is_told_with_its_end_and_what_is_being_tried_witho
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 50])
 async def test_the_pages_together_are_all_attempts_of_the_chat_the_newest_first(
-    store: SqlStore, engine: AsyncEngine, limit: int
+    store: Store, engine: AsyncEngine, limit: int
 ) -> None:
     chat, other = [await Driver(store, engine).create() for _ in range(2)]
     ids = [f"attempt_{number}" for number in range(5)]
@@ -84,7 +84,7 @@ async def test_the_pages_together_are_all_attempts_of_the_chat_the_newest_first(
 
 
 @pytest.mark.parametrize("odd", ["", "nul \0", "half \ud83d", "x" * 100_000])
-async def test_no_name_fails_the_question(store: SqlStore, engine: AsyncEngine, odd: str) -> None:
+async def test_no_name_fails_the_question(store: Store, engine: AsyncEngine, odd: str) -> None:
     chat = await Driver(store, engine).create()
     await add(engine, chat, "attempt_1")
     assert await store.attempts(odd) == []

@@ -14,7 +14,7 @@ from indelible.ids import new_id
 from indelible.machine import State
 from indelible.machine import commands as c
 from indelible.store.commands.apply.texts import CONTINUE
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 LOOK, ASK = ToolCall(id="c1", name="look", arguments="{}"), ToolCall(id="c2", name="ask", arguments="{}")
 SEEN = ToolResult(call_id="c1", name="look", output="seen")
@@ -22,13 +22,13 @@ ERROR = {"kind": "auth", "message": "The key is wrong."}
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine) -> SqlStore:
+async def store(engine: AsyncEngine) -> Store:
     await settle_in(engine)
-    return SqlStore(get_database(engine))
+    return Store(get_database(engine))
 
 
 @pytest.fixture
-async def chat(store: SqlStore, engine: AsyncEngine) -> Driver:
+async def chat(store: Store, engine: AsyncEngine) -> Driver:
     chat = await Driver(store, engine).create("one")
     await reply(chat, "first")
     return chat
@@ -161,7 +161,7 @@ async def test_the_tree_has_every_branch_in_the_order_of_creation(chat: Driver, 
 
 
 async def test_a_message_of_before_that_has_no_model_is_answered_by_the_chats(
-    store: SqlStore, engine: AsyncEngine
+    store: Store, engine: AsyncEngine
 ) -> None:
     chat = await Driver(store, engine).create("one")
     await reply(chat, "first")

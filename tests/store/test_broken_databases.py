@@ -38,9 +38,9 @@ from indelible.store.database.transaction import Transaction
 from indelible.store.database.transaction import insert as insert_rows
 from indelible.store.journal.append import BadRows, JournalRow
 from indelible.store.journal.writer import Journal
+from indelible.store.outcome import AttemptName
 from indelible.store.payloads import NewChat
-from indelible.store.queries.chat_view import AttemptName
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 from indelible.testing import ManualClock
 
 pytestmark = pytest.mark.may_log(*DATABASE_AWAY)
@@ -50,7 +50,7 @@ DEADLINE_S = 100
 ENOUGH_PAGES = 1 << 30
 
 
-async def start_attempt(store: SqlStore, engine: AsyncEngine) -> AttemptName:
+async def start_attempt(store: Store, engine: AsyncEngine) -> AttemptName:
     """A running chat with an open attempt."""
     async with begin_write(engine) as connection:
         await connection.execute(insert(users).values(id="user_a", name="a", created_at=NOW))
@@ -69,7 +69,7 @@ class Speaking:
     def __init__(self, engine: AsyncEngine, attempt: AttemptName, clock: Clock) -> None:
         self.told: list[JournalRow] = []
         self.said: list[str] = []
-        self.journal = Journal(SqlStore(get_database(engine)), clock=clock, on_committed=self.told.extend, interval_s=0)
+        self.journal = Journal(Store(get_database(engine)), clock=clock, on_committed=self.told.extend, interval_s=0)
         self._engine = engine
         self._writer = self.journal.open(attempt.chat_id, attempt.id, attempt.epoch)
 
@@ -103,7 +103,7 @@ async def read_rows(engine: AsyncEngine) -> list[tuple[int, bytes]]:
 
 @asynccontextmanager
 async def speaking(engine: AsyncEngine, clock: Clock) -> AsyncIterator[Speaking]:
-    spoken = Speaking(engine, await start_attempt(SqlStore(get_database(engine)), engine), clock)
+    spoken = Speaking(engine, await start_attempt(Store(get_database(engine)), engine), clock)
     flusher = asyncio.create_task(spoken.journal.run())
     try:
         yield spoken
@@ -179,7 +179,7 @@ async def test_what_a_sqlite_file_has_no_room_for_is_kept_until_it_has(
         assert len(spoken.told) == 1
         assert await read_rows(sqlite) == [(1, spoken.told[0].parts)]
         with pytest.raises(DatabaseUnusable, match=sentence):
-            await SqlStore(get_database(sqlite)).execute("chat_b", Create(with_message=True), long_message())
+            await Store(get_database(sqlite)).execute("chat_b", Create(with_message=True), long_message())
         choose(1)
         try_again(clock)
         await spoken.drain()
@@ -192,7 +192,7 @@ def long_message() -> NewChat:
 
 
 async def test_a_damaged_file_is_told_and_what_was_said_can_still_be_read(sqlite: AsyncEngine) -> None:
-    store = SqlStore(get_database(sqlite))
+    store = Store(get_database(sqlite))
     attempt = await start_attempt(store, sqlite)
     rows = [
         JournalRow(attempt.chat_id, attempt.id, attempt.epoch, n, encode([TextDelta("1", f"{n} ")])) for n in (1, 2)
@@ -201,7 +201,7 @@ async def test_a_damaged_file_is_told_and_what_was_said_can_still_be_read(sqlite
     await close_databases()
     await sqlite.dispose()
     overwrite_table(Path(str(sqlite.url.database)), attempts.name)
-    store = SqlStore(get_database(sqlite))
+    store = Store(get_database(sqlite))
     with pytest.raises(DatabaseUnusable, match="is damaged"):
         await store.append(rows[1:])
     with pytest.raises(DatabaseUnusable, match="is damaged"):
@@ -214,7 +214,7 @@ async def test_a_file_that_somebody_else_keeps_locked_is_told(sqlite: AsyncEngin
     with closing(sqlite3.connect(str(sqlite.url.database), isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(DatabaseUnreachable, match="is busy"):
-            await SqlStore(get_database(sqlite)).beat("worker_a")
+            await Store(get_database(sqlite)).beat("worker_a")
 
 
 def overwrite_table(path: Path, table: str) -> None:
@@ -308,7 +308,7 @@ async def wait_for_blocked(operator: asyncpg.Connection) -> int:
 async def test_r6_only_an_error_about_the_data_is_blamed_on_the_row(
     postgres: AsyncEngine, operator: asyncpg.Connection, state: str, raised: type[StoreFailed]
 ) -> None:
-    store = SqlStore(get_database(postgres))
+    store = Store(get_database(postgres))
     attempt = await start_attempt(store, postgres)
     await operator.execute(FAIL_WITH.format(state=state))
     with pytest.raises(StoreFailed) as told:
@@ -519,7 +519,7 @@ async def test_a_command_whose_commit_is_not_answered_is_told_so_and_may_have_be
 ) -> None:
     cable = Cable(own_postgres)
     async with cable.plugged_in() as address:
-        store = SqlStore(await open_database(address))
+        store = Store(await open_database(address))
         user_id = await store.ensure_user("ada")
         cable.breaks_at = b"COMMIT\x00"
         with pytest.raises(DatabaseUnreachable):
@@ -535,7 +535,7 @@ def crash(server: Any) -> None:
     server._postmaster_info.process.wait(DEADLINE_S)
 
 
-ASK_ANYTHING: list[Callable[[SqlStore], Awaitable[object]]] = [
+ASK_ANYTHING: list[Callable[[Store], Awaitable[object]]] = [
     lambda store: store.execute("chat_a", Interrupt()),
     lambda store: store.beat("worker_a"),
     lambda store: store.retire("worker_a"),
@@ -559,7 +559,7 @@ async def test_a_server_that_is_stopped_or_crashes_and_comes_back_costs_nothing(
             spoken.publish("while it is away ")
             for ask in ASK_ANYTHING:
                 with pytest.raises(DatabaseUnreachable):
-                    await ask(SqlStore(get_database(engine)))
+                    await ask(Store(get_database(engine)))
             await asyncio.to_thread(own_server.ensure_postgres_running)
             await spoken.drain()
         await engine.dispose()
@@ -573,7 +573,7 @@ async def test_a_server_that_is_stopping_and_a_damaged_page_are_told(own_server:
     address = f"postgresql://postgres@/postgres?host={own_server.pgdata}"
     await migrate(address)
     still_there = await open_database(address)
-    await SqlStore(still_there).beat("worker_a")
+    await Store(still_there).beat("worker_a")
     found = await still_there.read(
         lambda transaction: transaction.one("SELECT pg_relation_filepath('workers') AS page")
     )
@@ -586,7 +586,7 @@ async def test_a_server_that_is_stopping_and_a_damaged_page_are_told(own_server:
     await asyncio.to_thread(own_server.ensure_postgres_running)
     back_again = await open_database(address)
     with pytest.raises(DatabaseUnusable, match="is damaged"):
-        await SqlStore(back_again).beat("worker_a")
+        await Store(back_again).beat("worker_a")
     await back_again.close()
 
 

@@ -10,12 +10,12 @@ from tests.support.engine import get_database
 from indelible.content import Finish, TextDelta
 from indelible.errors import LeaseLost
 from indelible.machine import commands as c
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 
 async def make_chained(engine: AsyncEngine) -> Driver:
     """A chat with two stored replies, and a third turn under way."""
-    chat = await Driver(SqlStore(get_database(engine)), engine).create()
+    chat = await Driver(Store(get_database(engine)), engine).create()
     for number in (1, 2):
         await chat.work("live", TextDelta("t", "Hi"), Finish("stop"))
         await chat.end(c.FinishTurn, response_id=f"resp_{number}")

@@ -22,7 +22,7 @@ from indelible.machine import commands as c
 from indelible.store.payloads import ChatPatch
 from indelible.store.queries.changes import LoadedRow, load_changes
 from indelible.store.queries.chat_view import Event
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 from indelible.testing import ManualClock
 
 FAR_OFF = datetime(2099, 1, 1, tzinfo=UTC)
@@ -30,13 +30,13 @@ Entries = Sequence[Event | LoadedRow]
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine) -> SqlStore:
+async def store(engine: AsyncEngine) -> Store:
     await settle_in(engine)
-    return SqlStore(get_database(engine))
+    return Store(get_database(engine))
 
 
 @pytest.fixture
-async def chat(store: SqlStore, engine: AsyncEngine) -> Driver:
+async def chat(store: Store, engine: AsyncEngine) -> Driver:
     """Attempts that ended with a retry, a reset and a message, and one that runs."""
     chat = await Driver(store, engine).create()
     await chat.work("live", ReasoningDelta("r", "Hm"))
@@ -102,7 +102,7 @@ async def test_everything_comes_once_and_in_order_in_pieces_of_any_size(
     assert b"".join(entry.parts for entry in entries if isinstance(entry, LoadedRow)).count(b"text_delta") == 6
 
 
-async def test_from_every_position_comes_exactly_the_rest(chat: Driver, store: SqlStore, engine: AsyncEngine) -> None:
+async def test_from_every_position_comes_exactly_the_rest(chat: Driver, store: Store, engine: AsyncEngine) -> None:
     whole = await store.changes(chat.id, BEGINNING)
     positions = [BEGINNING, *(step.after for step in build_timeline(Cursors(chat.id), BEGINNING, whole))]
 
@@ -112,7 +112,7 @@ async def test_from_every_position_comes_exactly_the_rest(chat: Driver, store: S
         check_order([*whole.entries[:place], *rest])
 
 
-async def test_exactly_the_positions_on_the_way_have_been_reached(chat: Driver, store: SqlStore) -> None:
+async def test_exactly_the_positions_on_the_way_have_been_reached(chat: Driver, store: Store) -> None:
     whole = await store.changes(chat.id, BEGINNING)
     steps = build_timeline(Cursors(chat.id), BEGINNING, whole)
     attempts = {step.after.attempt for step in steps}
@@ -133,7 +133,7 @@ async def test_exactly_the_positions_on_the_way_have_been_reached(chat: Driver, 
     assert await store.resume("chat_that_never_was", Position(1)) is None
 
 
-async def test_packing_changes_nothing_of_it(chat: Driver, store: SqlStore, engine: AsyncEngine) -> None:
+async def test_packing_changes_nothing_of_it(chat: Driver, store: Store, engine: AsyncEngine) -> None:
     whole = await store.changes(chat.id, BEGINNING)
     half = build_timeline(Cursors(chat.id), BEGINNING, whole)[10].after
 
@@ -146,7 +146,7 @@ async def test_packing_changes_nothing_of_it(chat: Driver, store: SqlStore, engi
     assert found.is_reached
 
 
-async def test_a_chat_has_come_to_the_end_of_its_news(chat: Driver, store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_chat_has_come_to_the_end_of_its_news(chat: Driver, store: Store, engine: AsyncEngine) -> None:
     quiet = await Driver(store, engine).create(None)
     end = build_timeline(Cursors(chat.id), BEGINNING, await store.changes(chat.id, BEGINNING))[-1].after
 
@@ -157,14 +157,14 @@ async def test_a_chat_has_come_to_the_end_of_its_news(chat: Driver, store: SqlSt
     assert await store.positions([]) == {}
 
 
-async def test_more_chats_than_one_statement_takes_are_found_all_the_same(chat: Driver, store: SqlStore) -> None:
+async def test_more_chats_than_one_statement_takes_are_found_all_the_same(chat: Driver, store: Store) -> None:
     many = [f"chat_{number}" for number in range(1200)]
 
     assert list(await store.positions([*many, chat.id])) == [chat.id]
 
 
 @pytest.mark.parametrize("what", ["row", "event"])
-async def test_what_the_logs_lack_is_counted(chat: Driver, store: SqlStore, engine: AsyncEngine, what: str) -> None:
+async def test_what_the_logs_lack_is_counted(chat: Driver, store: Store, engine: AsyncEngine, what: str) -> None:
     whole = await store.changes(chat.id, BEGINNING)
     first = next(entry for entry in whole.entries if isinstance(entry, LoadedRow))
     lost: Any = delete(events).where(events.c.chat_id == chat.id, events.c.seq == 2)
@@ -179,7 +179,7 @@ async def test_what_the_logs_lack_is_counted(chat: Driver, store: SqlStore, engi
     assert len(changes.entries) == len(whole.entries) - 1
 
 
-async def test_what_the_events_tell_of_comes_with_them(chat: Driver, store: SqlStore) -> None:
+async def test_what_the_events_tell_of_comes_with_them(chat: Driver, store: Store) -> None:
     changes = await store.changes(chat.id, BEGINNING)
 
     assert [bytes(message.blocks) for message in changes.messages.values() if message.role == "user"] == [
@@ -189,7 +189,7 @@ async def test_what_the_events_tell_of_comes_with_them(chat: Driver, store: SqlS
 
 
 async def test_a_chat_that_is_not_there_has_no_changes_and_one_without_news_has_none(
-    store: SqlStore, chat: Driver
+    store: Store, chat: Driver
 ) -> None:
     here = (await store.positions([chat.id]))[chat.id]
     assert (await store.changes(chat.id, here)).entries == []

@@ -17,10 +17,11 @@ from indelible.errors import NotFound
 from indelible.machine.commands import Acquire, Create, FinishTurn, Send, StartAttempt
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.pack import sweep
+from indelible.store.outcome import AttemptName
 from indelible.store.payloads import NewChat, UserInput
-from indelible.store.queries.chat_view import AttemptName, Live, load_events, load_rows, load_view
+from indelible.store.queries.chat_view import Live, load_events, load_rows, load_view
 from indelible.store.queries.leases import beat, retire
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 from indelible.testing import ManualClock
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
@@ -28,14 +29,14 @@ FAR_OFF = datetime(2099, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine) -> SqlStore:
+async def store(engine: AsyncEngine) -> Store:
     async with begin_write(engine) as connection:
         await connection.execute(insert(users).values(id="user_1", name="ada", created_at=LONG_AGO))
     await transact(engine, beat, "worker_1")
-    return SqlStore(get_database(engine))
+    return Store(get_database(engine))
 
 
-async def start(store: SqlStore, chat_id: str = "chat_1") -> AttemptName:
+async def start(store: Store, chat_id: str = "chat_1") -> AttemptName:
     words = NewChat(owner_id="user_1", blocks=[Text("hi")])
     created = await store.execute(chat_id, Create(with_message=True), words)
     held = await store.execute(chat_id, Acquire(worker_id="worker_1"))
@@ -45,19 +46,17 @@ async def start(store: SqlStore, chat_id: str = "chat_1") -> AttemptName:
     return started.attempt
 
 
-async def say(store: SqlStore, attempt: AttemptName, n: int, *parts: Part) -> None:
+async def say(store: Store, attempt: AttemptName, n: int, *parts: Part) -> None:
     appended = await store.append([JournalRow(attempt.chat_id, attempt.id, attempt.epoch, n, encode(list(parts)))])
     assert appended.written == {attempt.id}
 
 
-async def finish(store: SqlStore, attempt: AttemptName) -> None:
+async def finish(store: Store, attempt: AttemptName) -> None:
     command = FinishTurn(epoch=attempt.epoch, turn_id=attempt.turn_id, attempt_id=attempt.id)
     await store.execute("chat_1", command)
 
 
-async def test_s56_s57_live_is_there_from_the_start_of_a_stream_to_its_end(
-    store: SqlStore, engine: AsyncEngine
-) -> None:
+async def test_s56_s57_live_is_there_from_the_start_of_a_stream_to_its_end(store: Store, engine: AsyncEngine) -> None:
     attempt = await start(store)
     assert (await transact(engine, load_view, "chat_1", lease_timeout_s=3600)).live == Live(
         attempt=attempt.id, n=0, blocks=[]
@@ -74,7 +73,7 @@ async def test_s56_s57_live_is_there_from_the_start_of_a_stream_to_its_end(
     assert (view.status, view.turn, view.has_more) == ("idle", None, False)
 
 
-async def test_r9_a_view_is_of_one_moment_whatever_is_written_meanwhile(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_r9_a_view_is_of_one_moment_whatever_is_written_meanwhile(store: Store, engine: AsyncEngine) -> None:
     """Between two statements of one read, a step is committed: the read must not see half of it."""
     attempt = await start(store)
     await say(store, attempt, 1, TextDelta("1", "Hello"), Finish("stop"))
@@ -88,7 +87,7 @@ async def test_r9_a_view_is_of_one_moment_whatever_is_written_meanwhile(store: S
 
 
 async def test_a_view_and_the_events_after_its_cursor_are_everything_exactly_once(
-    store: SqlStore, engine: AsyncEngine
+    store: Store, engine: AsyncEngine
 ) -> None:
     attempt = await start(store)
     view = await transact(engine, load_view, "chat_1", lease_timeout_s=3600)
@@ -104,7 +103,7 @@ async def test_a_view_and_the_events_after_its_cursor_are_everything_exactly_onc
     assert [event.kind for event in later] == ["message", "status"]
 
 
-async def test_a_snapshot_is_the_view_and_the_last_messages_of_one_moment(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_snapshot_is_the_view_and_the_last_messages_of_one_moment(store: Store, engine: AsyncEngine) -> None:
     attempt = await start(store)
     await say(store, attempt, 1, TextDelta("1", "Hello"))
     running, page = await store.snapshot("chat_1", limit=1)
@@ -121,7 +120,7 @@ async def test_a_snapshot_is_the_view_and_the_last_messages_of_one_moment(store:
         await store.snapshot("chat_that_never_was")
 
 
-async def test_a_running_chat_that_no_live_worker_holds_is_pending(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_running_chat_that_no_live_worker_holds_is_pending(store: Store, engine: AsyncEngine) -> None:
     await start(store)
     assert (await transact(engine, load_view, "chat_1", lease_timeout_s=3600)).status == "running"
     await transact(engine, retire, "worker_1")
@@ -130,7 +129,7 @@ async def test_a_running_chat_that_no_live_worker_holds_is_pending(store: SqlSto
         assert (await connection.execute(select(chats.c.status))).scalar_one() == "running"
 
 
-async def test_a_view_shows_the_queue_and_the_end_of_a_long_path(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_view_shows_the_queue_and_the_end_of_a_long_path(store: Store, engine: AsyncEngine) -> None:
     await start(store)
     queued = await store.execute("chat_1", Send(), UserInput(blocks=[Text("next")], model="demo", author_id="user_1"))
     view = await transact(engine, load_view, "chat_1", limit=1, lease_timeout_s=3600)
@@ -142,9 +141,7 @@ async def test_a_view_shows_the_queue_and_the_end_of_a_long_path(store: SqlStore
         await transact(engine, load_view, "chat_2", lease_timeout_s=3600)
 
 
-async def test_r11_a_packed_attempt_reads_as_it_read_before_from_every_row(
-    store: SqlStore, engine: AsyncEngine
-) -> None:
+async def test_r11_a_packed_attempt_reads_as_it_read_before_from_every_row(store: Store, engine: AsyncEngine) -> None:
     attempt = await start(store)
     for n in range(1, 6):
         await say(store, attempt, n, TextDelta("1", f"word {n} "))
@@ -158,7 +155,7 @@ async def test_r11_a_packed_attempt_reads_as_it_read_before_from_every_row(
     assert assemble(part for row in before[0] for part in row.parts)[0] == Text("word 1 word 2 word 3 word 4 word 5 ")
 
 
-async def test_r11_a_sweep_leaves_alone_what_runs_and_what_is_young(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_r11_a_sweep_leaves_alone_what_runs_and_what_is_young(store: Store, engine: AsyncEngine) -> None:
     running = await start(store)
     await say(store, running, 1, TextDelta("1", "Hello"))
     assert await sweep(get_database(engine), ended_before=FAR_OFF, clock=ManualClock()) == 0
@@ -170,7 +167,7 @@ async def test_r11_a_sweep_leaves_alone_what_runs_and_what_is_young(store: SqlSt
     assert [row.n for row in await transact(engine, load_rows, running.chat_id, running.id)] == [1, 2]
 
 
-async def test_r12_a_sweep_stops_when_its_time_is_up(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_r12_a_sweep_stops_when_its_time_is_up(store: Store, engine: AsyncEngine) -> None:
     for number in range(3):
         attempt = await start(store, f"chat_{number}")
         await say(store, attempt, 1, Finish("stop"))

@@ -29,10 +29,9 @@ from indelible.content import Finish, Message, Text, TextDelta, ToolCall, ToolRe
 from indelible.errors import ChatNotFound, IndelibleError, Interrupted, LeaseLost, NotAllowed, NotFound
 from indelible.machine import TABLE, CommandName, State, Status, state_of
 from indelible.machine import commands as c
-from indelible.store.commands.idempotency import Request, StoredResponse
+from indelible.store.outcome import IdempotencyKey, Outcome, StoredResponse
 from indelible.store.payloads import Payload, UserInput
-from indelible.store.protocol import Once, Outcome
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 Way = Callable[[Driver], Awaitable[Driver]]
 Case = tuple[c.Command, Payload[Any] | None]
@@ -50,9 +49,9 @@ SUMMARY = Message(role="user", blocks=[Text("They spoke of rain.")], visibility=
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine) -> SqlStore:
+async def store(engine: AsyncEngine) -> Store:
     await settle_in(engine)
-    return SqlStore(get_database(engine))
+    return Store(get_database(engine))
 
 
 # --- ways into a state ---
@@ -235,7 +234,7 @@ async def be_refused(
 
 @pytest.mark.parametrize("state", State)
 async def test_a_refused_command_raises_and_changes_no_row_of_any_table(
-    state: State, store: SqlStore, engine: AsyncEngine
+    state: State, store: Store, engine: AsyncEngine
 ) -> None:
     """Refused by the table, for an epoch that is over, or because a live worker holds the chat."""
     chat = await WAYS[state][0](Driver(store, engine))
@@ -258,7 +257,7 @@ async def test_a_refused_command_raises_and_changes_no_row_of_any_table(
 
 @pytest.mark.parametrize("state", State)
 async def test_an_allowed_command_leads_where_the_table_says_and_the_rows_agree(
-    state: State, store: SqlStore, engine: AsyncEngine
+    state: State, store: Store, engine: AsyncEngine
 ) -> None:
     for way in WAYS[state]:
         original = await way(Driver(store, engine))
@@ -304,7 +303,7 @@ async def expect_effect(
         assert [outcome.live_id] == (running or [None])
 
 
-async def test_an_ending_whose_answer_was_lost_is_repeated_without_effect(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_an_ending_whose_answer_was_lost_is_repeated_without_effect(store: Store, engine: AsyncEngine) -> None:
     original = await run(Driver(store, engine), queued=False)
     await original.work("live", TextDelta("1", "Done."), Finish())
     for kind in (c.CommitStep, c.FinishTurn, c.AwaitAction, c.Fail):
@@ -316,7 +315,7 @@ async def test_an_ending_whose_answer_was_lost_is_repeated_without_effect(store:
         await expect_refusal(chat, engine, ending, payload, None)
 
 
-async def test_a_stop_whose_answer_was_lost_is_repeated_without_effect(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_stop_whose_answer_was_lost_is_repeated_without_effect(store: Store, engine: AsyncEngine) -> None:
     chat = await stop(Driver(store, engine), queued=True)
     ending = chat.name(c.FinishInterruption)
     assert (await chat.do(ending)).effective
@@ -324,7 +323,7 @@ async def test_a_stop_whose_answer_was_lost_is_repeated_without_effect(store: Sq
 
 
 async def test_a_late_stop_names_a_turn_that_is_over_and_does_not_stop_the_next(
-    store: SqlStore, engine: AsyncEngine
+    store: Store, engine: AsyncEngine
 ) -> None:
     chat = await work(Driver(store, engine), queued=True)
     clicked = c.Interrupt(turn_id=chat.turn_id)
@@ -335,7 +334,7 @@ async def test_a_late_stop_names_a_turn_that_is_over_and_does_not_stop_the_next(
 
 
 async def test_a_name_that_is_not_in_this_chat_is_not_found_and_changes_nothing(
-    store: SqlStore, engine: AsyncEngine
+    store: Store, engine: AsyncEngine
 ) -> None:
     chat = await work(Driver(store, engine), queued=True)
     for command in (
@@ -348,7 +347,7 @@ async def test_a_name_that_is_not_in_this_chat_is_not_found_and_changes_nothing(
         await expect_refusal(chat, engine, command, fill_payload(command), NotFound)
 
 
-async def test_the_names_of_another_chat_are_not_found(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_the_names_of_another_chat_are_not_found(store: Store, engine: AsyncEngine) -> None:
     other = await work(Driver(store, engine), queued=True)
     chat = await work(Driver(store, engine), queued=True)
     (queued_id, _), message_id = await other.queued_ids(), await other.last_id("user")
@@ -375,10 +374,10 @@ class Listener:
 
 
 async def test_others_are_told_of_a_chat_after_every_commit_that_changed_it_and_of_nothing_else(
-    store: SqlStore, engine: AsyncEngine
+    store: Store, engine: AsyncEngine
 ) -> None:
     listener = Listener()
-    loud = SqlStore(get_database(engine), on_committed=listener.hear)
+    loud = Store(get_database(engine), on_committed=listener.hear)
     chat = await Driver(loud, engine).create()
     assert listener.take() == [chat.id]
     await chat.work()
@@ -397,10 +396,10 @@ async def test_others_are_told_of_a_chat_after_every_commit_that_changed_it_and_
     assert listener.take() == [chat.id]
 
 
-async def test_an_outcome_says_who_has_to_act(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_an_outcome_says_who_has_to_act(store: Store, engine: AsyncEngine) -> None:
     """Workers only if the chat waits for one, or its holder has to stop or has lost it."""
     woken: list[tuple[bool, bool]] = []
-    loud = SqlStore(
+    loud = Store(
         get_database(engine), on_committed=lambda outcome: woken.append((outcome.wakes_readers, outcome.wakes_workers))
     )
     readers, both, nobody = (True, False), (True, True), (False, False)
@@ -429,24 +428,24 @@ async def test_an_outcome_says_who_has_to_act(store: SqlStore, engine: AsyncEngi
     assert take() == [both]
 
 
-async def test_a_request_that_is_repeated_is_told_of_once(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_request_that_is_repeated_is_told_of_once(store: Store, engine: AsyncEngine) -> None:
     listener = Listener()
     chat = await Driver(store, engine).create()
-    loud = SqlStore(get_database(engine), on_committed=listener.hear)
-    request = Request(user_id=OWNER, key="k1", route="POST /messages", body_hash=b"1")
+    loud = Store(get_database(engine), on_committed=listener.hear)
+    request = IdempotencyKey(user_id=OWNER, key="k1", route="POST /messages", body_hash=b"1")
     send = partial(loud.execute, chat.id, c.Send(), UserInput(blocks=[]))
     for _ in range(2):
-        await respond(send, Once(request, lambda outcome: StoredResponse(202, b"{}")))
+        await respond(send, request._replace(respond=lambda outcome: StoredResponse(202, b"{}")))
     assert listener.take() == [chat.id]
-    late = Request(user_id=OWNER, key="k2", route="POST /interrupt", body_hash=b"1")
+    late = IdempotencyKey(user_id=OWNER, key="k2", route="POST /interrupt", body_hash=b"1")
     stop = c.Interrupt(turn_id="turn of yesterday")
-    await loud.execute(chat.id, stop, once=Once(late, lambda outcome: StoredResponse(200, b"{}")))
+    await loud.execute(chat.id, stop, key=late._replace(respond=lambda outcome: StoredResponse(200, b"{}")))
     assert listener.take() == []
 
 
-async def test_a_chat_that_is_taken_or_given_up_is_told_of(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_chat_that_is_taken_or_given_up_is_told_of(store: Store, engine: AsyncEngine) -> None:
     listener = Listener()
-    loud = SqlStore(get_database(engine), on_committed=listener.hear)
+    loud = Store(get_database(engine), on_committed=listener.hear)
     chat = await Driver(loud, engine).create()
     for _ in range(4):
         listener.take()
@@ -458,14 +457,14 @@ async def test_a_chat_that_is_taken_or_given_up_is_told_of(store: SqlStore, engi
     assert await chat.state() is State.ERROR
 
 
-async def test_what_is_told_is_committed_by_then(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_what_is_told_is_committed_by_then(store: Store, engine: AsyncEngine) -> None:
     """P1: whoever is woken looks with a connection of its own, and finds it."""
     looks: list[asyncio.Task[int]] = []
 
     async def look(chat_id: str) -> int:
         return len(await store.events(chat_id, after=0))
 
-    loud = SqlStore(
+    loud = Store(
         get_database(engine), on_committed=lambda outcome: looks.append(asyncio.create_task(look(outcome.chat_id)))
     )
     chat = await Driver(loud, engine).create()
@@ -474,14 +473,14 @@ async def test_what_is_told_is_committed_by_then(store: SqlStore, engine: AsyncE
     assert 0 < first <= second == sent.seq
 
 
-async def test_a_chat_without_an_owner_is_not_created(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_chat_without_an_owner_is_not_created(store: Store, engine: AsyncEngine) -> None:
     before = await dump(engine)
     with pytest.raises(TypeError, match="NewChat"):
         await store.execute("chat_1", c.Create())
     assert await dump(engine) == before
 
 
-async def test_a_message_without_an_author_is_its_owners(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_message_without_an_author_is_its_owners(store: Store, engine: AsyncEngine) -> None:
     chat = await work(Driver(store, engine), queued=False)
     await store.execute(chat.id, c.Send(), UserInput(blocks=[]))
     async with engine.connect() as connection:

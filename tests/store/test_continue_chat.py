@@ -17,10 +17,9 @@ from indelible.errors import Invalid, NotAllowed, NotFound, TooLarge
 from indelible.ids import new_id
 from indelible.machine import State, Status
 from indelible.machine import commands as c
-from indelible.store.commands.idempotency import Request, StoredResponse
+from indelible.store.outcome import ForkPoint, IdempotencyKey, StoredResponse
 from indelible.store.payloads import ChatPatch, ToolResultsInput, UserInput
-from indelible.store.protocol import ForkPoint, Once
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 BRIEF = ChatPatch(system_prompt="Be brief.")
 AND = UserInput(blocks=[Text("And?")])
@@ -29,13 +28,13 @@ SEEN = ToolResultsInput(results=[ToolResult(call_id="c1", name="look", output="s
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine) -> SqlStore:
+async def store(engine: AsyncEngine) -> Store:
     await settle_in(engine)
-    return SqlStore(get_database(engine))
+    return Store(get_database(engine))
 
 
 @pytest.fixture
-async def chat(store: SqlStore, engine: AsyncEngine) -> Driver:
+async def chat(store: Store, engine: AsyncEngine) -> Driver:
     """A question and its reply."""
     chat = await Driver(store, engine).create("first")
     await chat.work("live", TextDelta("1", "It is."), Finish())
@@ -45,7 +44,7 @@ async def chat(store: SqlStore, engine: AsyncEngine) -> Driver:
 
 @pytest.mark.parametrize("is_copy", [False, True])
 async def test_a_chat_is_continued_with_its_settings_or_not_at_all(
-    store: SqlStore, engine: AsyncEngine, chat: Driver, is_copy: bool
+    store: Store, engine: AsyncEngine, chat: Driver, is_copy: bool
 ) -> None:
     fork = ForkPoint(await chat.last_id("assistant"), new_id("chat")) if is_copy else None
     missing = UserInput(blocks=[File(media_type="image/png", file_id="file_01")])
@@ -78,10 +77,10 @@ async def test_a_chat_is_continued_with_its_settings_or_not_at_all(
 
 
 async def test_a_continuation_in_a_copy_that_is_asked_for_often_is_one(
-    store: SqlStore, engine: AsyncEngine, chat: Driver
+    store: Store, engine: AsyncEngine, chat: Driver
 ) -> None:
     message_id = await chat.last_id("assistant")
-    once = Once(Request(OWNER, "k", "POST /", b"1"), lambda outcome: StoredResponse(200, outcome.chat_id.encode()))
+    once = IdempotencyKey(OWNER, "k", "POST /", b"1", lambda outcome: StoredResponse(200, outcome.chat_id.encode()))
     before = await chat.row()
     going_on = partial(store.continue_chat, chat.id, AND, patch=BRIEF, user_id=OWNER)
     answers = await asyncio.gather(
@@ -93,7 +92,7 @@ async def test_a_continuation_in_a_copy_that_is_asked_for_often_is_one(
 
 
 async def test_results_and_a_message_beside_them_resume_a_turn_together(
-    store: SqlStore, engine: AsyncEngine, chat: Driver
+    store: Store, engine: AsyncEngine, chat: Driver
 ) -> None:
     await chat.do(c.Send(), "second")
     await chat.work("live", LOOK, Finish("tool_calls"))

@@ -68,10 +68,9 @@ from indelible.machine.commands import (
 )
 from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
 from indelible.store.journal.writer import Journal, JournalWriter
+from indelible.store.outcome import AttemptName, Outcome
 from indelible.store.payloads import NewChat, Payload, RetryScheduled, StepResult, ToolResultsInput, UserInput
-from indelible.store.protocol import Outcome
-from indelible.store.queries.chat_view import AttemptName
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 from indelible.testing.invariants import StoredChat, find_faults, load_chat
 from indelible.testing.store import LAST_WORDS, Crashed, CrashingStore, take_over
 
@@ -122,7 +121,7 @@ class Process:
     async def acquire(self) -> None:
         """Take the chat as a worker that has just started."""
         self.worker_id = new_id("worker")
-        await SqlStore(get_database(self.engine)).beat(self.worker_id)
+        await Store(get_database(self.engine)).beat(self.worker_id)
         await self.do(Acquire(worker_id=self.worker_id))
 
     async def start(self) -> None:
@@ -140,7 +139,7 @@ class Process:
 
     async def die(self) -> None:
         """Another worker than the one that died goes on."""
-        await SqlStore(get_database(self.engine)).retire(self.worker_id)
+        await Store(get_database(self.engine)).retire(self.worker_id)
 
     @property
     def speaker(self) -> JournalWriter:
@@ -236,7 +235,7 @@ async def stop_with_a_dead_holder(process: Process) -> None:
 async def edit_while_running(process: Process) -> None:
     await process.begin()
     await process.ask(Send(), "queued")
-    path = await load_path(SqlStore(get_database(process.engine)), process.chat_id)
+    path = await load_path(Store(get_database(process.engine)), process.chat_id)
     assert path[0].id is not None
     await process.ask(Edit(message_id=path[0].id), "edited")
     await process.acquire()
@@ -381,7 +380,7 @@ SCENARIOS: list[Scenario] = [
 )
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 async def test_whoever_dies_at_whatever_call_loses_nothing(scenario: Scenario, when: Side, engine: AsyncEngine) -> None:
-    user_id = await SqlStore(get_database(engine)).ensure_user("Ada")
+    user_id = await Store(get_database(engine)).ensure_user("Ada")
     whole = await run(scenario, engine, user_id, at=None)
     assert (whole.kept, whole.heard) == (whole.sent, whole.said)
     await check_kept(whole)
@@ -396,13 +395,13 @@ async def test_whoever_dies_at_whatever_call_loses_nothing(scenario: Scenario, w
 
 
 async def test_whoever_dies_before_the_first_call_leaves_nothing(engine: AsyncEngine) -> None:
-    user_id = await SqlStore(get_database(engine)).ensure_user("Ada")
+    user_id = await Store(get_database(engine)).ensure_user("Ada")
     process = await run(commit_and_finish, engine, user_id, at=1, when="before")
     assert await load_chat(get_database(engine), process.chat_id) is None
 
 
 async def test_to_die_before_a_call_is_to_die_after_the_one_before_it(engine: AsyncEngine) -> None:
-    user_id = await SqlStore(get_database(engine)).ensure_user("Ada")
+    user_id = await Store(get_database(engine)).ensure_user("Ada")
     count = len((await run(hand_over, engine, user_id, at=None)).store.calls)
     for at in range(2, count + 1):
         before = await run(hand_over, engine, user_id, at=at, when="before")
@@ -421,7 +420,7 @@ async def test_a_call_that_died_with_its_store_is_told_as_unknown_and_never_as_n
         await process.run_tool(0, "first")
         await process.run_tool(1, "never told")
 
-    user_id = await SqlStore(get_database(engine)).ensure_user("Ada")
+    user_id = await Store(get_database(engine)).ensure_user("Ada")
     process = await run(start_two_tools, engine, user_id, at=6, kind="append", when="before")
     rested = await bring_to_rest(process, typed=process.kept, said=process.heard)
     assert read_answers(rested) == {"call_0": "first", "call_1": OUTCOME_UNKNOWN}
@@ -433,8 +432,8 @@ async def test_a_worker_that_wakes_up_after_its_attempt_was_adopted_writes_nothi
         await process.say("two ", ToolCall("call_0", "look", "{}"), Finish("tool_calls"))
         await process.die()
         second_id = new_id("worker")
-        await SqlStore(get_database(engine)).beat(second_id)
-        await SqlStore(get_database(engine)).execute(process.chat_id, Acquire(worker_id=second_id))
+        await Store(get_database(engine)).beat(second_id)
+        await Store(get_database(engine)).execute(process.chat_id, Acquire(worker_id=second_id))
         adopted = await load_chat(get_database(engine), process.chat_id)
         for command in (CommitStep, FinishTurn, AwaitAction, Fail):
             late = command(epoch=process.epoch, turn_id=process.turn_id, attempt_id=process.step_id)
@@ -444,13 +443,13 @@ async def test_a_worker_that_wakes_up_after_its_attempt_was_adopted_writes_nothi
             await process.run_tool(0, "late")
         assert await load_chat(get_database(engine), process.chat_id) == adopted
 
-    process = await run(speak, engine, await SqlStore(get_database(engine)).ensure_user("Ada"), at=None)
+    process = await run(speak, engine, await Store(get_database(engine)).ensure_user("Ada"), at=None)
     rested = await bring_to_rest(process, typed=process.kept, said=process.heard)
     assert read_answers(rested) == {"call_0": "done"}
 
 
 async def test_a_store_dies_at_the_call_of_a_kind_and_stays_dead(engine: AsyncEngine) -> None:
-    user_id = await SqlStore(get_database(engine)).ensure_user("Ada")
+    user_id = await Store(get_database(engine)).ensure_user("Ada")
     process = await run(commit_and_finish, engine, user_id, at=2, kind="append")
     assert process.store.calls.count("append") == 2
     assert process.store.calls[-1] == "append"
@@ -469,7 +468,7 @@ async def run(
     when: Side = "after",
     kind: str | None = None,
 ) -> Process:
-    lasting = SqlStore(get_database(engine), lease_timeout_s=NEVER_S)
+    lasting = Store(get_database(engine), lease_timeout_s=NEVER_S)
     process = Process(engine, CrashingStore(lasting, at=at, when=when, kind=kind), user_id)
     try:
         async with asyncio.TaskGroup() as group:
@@ -512,7 +511,7 @@ async def check_kept(process: Process, *, when: Side = "after") -> None:
 
 async def bring_to_rest(process: Process, *, typed: list[str], said: list[str]) -> StoredChat:
     """A second worker takes over; what it finds and what it leaves must be whole, with just this in it."""
-    engine, store, second_id = process.engine, SqlStore(get_database(process.engine)), new_id("worker")
+    engine, store, second_id = process.engine, Store(get_database(process.engine)), new_id("worker")
     found = await load_chat(get_database(engine), process.chat_id)
     assert found is not None
     assert find_faults(found) == []
@@ -535,7 +534,7 @@ async def bring_to_rest(process: Process, *, typed: list[str], said: list[str]) 
 
 async def check_ledger(process: Process, rested: StoredChat) -> None:
     """It and the journal agree, and what was started and never settled is told as unknown."""
-    store, answers = SqlStore(get_database(process.engine)), read_answers(rested)
+    store, answers = Store(get_database(process.engine)), read_answers(rested)
     parts = [part for attempt in rested.attempts for part in rested.parts_of(attempt.id)]
     told = {part.call_id: part for part in parts if isinstance(part, ToolResult)}
     runs = [run for turn_id in process.turns_with_tools for run in await load_ledger(store, rested.chat.id, turn_id)]

@@ -12,16 +12,16 @@ from tests.support.engine import get_database
 from indelible.content import Text
 from indelible.errors import NotAllowed
 from indelible.machine.commands import Create
+from indelible.store.outcome import Outcome
 from indelible.store.payloads import NewChat
-from indelible.store.protocol import Outcome
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 
 async def test_of_many_who_create_a_chat_at_once_one_does_and_the_others_are_told_that_it_is_there(
     engine: AsyncEngine,
 ) -> None:
     await settle_in(engine)
-    store = SqlStore(get_database(engine))
+    store = Store(get_database(engine))
     for name in ("chat_1", "chat_2", "chat_3"):
         new = NewChat(owner_id=OWNER, blocks=[Text("hi")], labels=["a=b"])
         creating = (store.execute(name, Create(with_message=True), new, user_id=OWNER) for _ in range(8))

@@ -26,7 +26,7 @@ from indelible.clock import SystemClock
 from indelible.content import Finish, TextDelta
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 DEADLINE_S = 100
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0"
@@ -34,14 +34,14 @@ WAITING = "SELECT count(*) FROM pg_stat_activity WHERE cardinality(pg_blocking_p
 
 async def finish_reply(engine: AsyncEngine) -> Driver:
     """A chat at rest, whose journal is due to be packed."""
-    chat = await (await Driver(SqlStore(get_database(engine)), engine).create()).work()
+    chat = await (await Driver(Store(get_database(engine)), engine).create()).work()
     await chat.say(TextDelta("1", " raining."), Finish())
     await chat.end(c.FinishTurn)
     return chat
 
 
 async def pack(engine: AsyncEngine) -> int:
-    return await SqlStore(get_database(engine)).pack(
+    return await Store(get_database(engine)).pack(
         ended_before=datetime.now(UTC) + timedelta(days=1), clock=SystemClock()
     )
 

@@ -43,9 +43,9 @@ from indelible.store.database import sqlite
 from indelible.store.database.migrate import migrate
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.writer import Journal
+from indelible.store.outcome import AttemptName
 from indelible.store.payloads import NewChat
-from indelible.store.queries.chat_view import AttemptName
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 from indelible.testing import ManualClock
 
 pytestmark = pytest.mark.real_disk
@@ -60,7 +60,7 @@ DEADLINE_S = 100
 FLUSHES = 40
 
 
-async def start_attempt(store: SqlStore, engine: AsyncEngine, name: str) -> AttemptName:
+async def start_attempt(store: Store, engine: AsyncEngine, name: str) -> AttemptName:
     """A running chat with an open attempt."""
     async with begin_write(engine) as connection:
         await connection.execute(insert(users).values(id=f"user_{name}", name=name, created_at=NOW))
@@ -111,7 +111,7 @@ async def speak(index: int, address: str) -> None:
     """Publish in bursts, so that parts come before, during and after a commit."""
     chance = random.Random(index)  # noqa: S311  (it only has to be the same next time)
     engine = await open_engine(address)
-    attempt = await start_attempt(SqlStore(get_database(engine)), engine, str(index))
+    attempt = await start_attempt(Store(get_database(engine)), engine, str(index))
     written = open_journal(engine, SystemClock(), index, os.getpid())
     writer = written.open(attempt.chat_id, attempt.id, attempt.epoch)
     number = 0
@@ -136,7 +136,7 @@ async def speak_without_fsync(address: str, *pragmas: str) -> None:
 
     as_it_is, sqlite.connect = sqlite.connect, connect
     engine = await open_engine(address)
-    attempt = await start_attempt(SqlStore(get_database(engine)), engine, "0")
+    attempt = await start_attempt(Store(get_database(engine)), engine, "0")
     clock = ManualClock()
     written = open_journal(engine, clock, "told")
     writer = written.open(attempt.chat_id, attempt.id, attempt.epoch)
@@ -167,7 +167,7 @@ def open_journal(engine: AsyncEngine, clock: Clock, *before: object) -> Journal:
             for number in list_numbers(row.parts):
                 print_at_once(*before, number)
 
-    return Journal(SqlStore(get_database(engine)), clock=clock, on_committed=tell, interval_s=0)
+    return Journal(Store(get_database(engine)), clock=clock, on_committed=tell, interval_s=0)
 
 
 def refuse_fsync() -> None:
@@ -281,7 +281,7 @@ async def alone(own_server: Any) -> AsyncIterator[AsyncEngine]:
 
 
 async def test_postgres_syncs_its_log_at_least_once_per_flush(alone: AsyncEngine) -> None:
-    store = SqlStore(get_database(alone))
+    store = Store(get_database(alone))
     attempt = await start_attempt(store, alone, "a")
     before = await count_syncs(alone)
     for n in range(1, FLUSHES + 1):
@@ -325,7 +325,7 @@ async def wait_until_blocked_by(flush: AsyncConnection) -> None:
 
 
 async def test_r1_an_ending_that_waited_for_a_flush_holds_what_was_flushed(postgres: AsyncEngine) -> None:
-    store = SqlStore(get_database(postgres))
+    store = Store(get_database(postgres))
     attempt = await start_attempt(store, postgres, "a")
     finish = FinishTurn(epoch=attempt.epoch, turn_id=attempt.turn_id, attempt_id=attempt.id)
     async with asyncio.TaskGroup() as tasks, flush_on_its_way(postgres, attempt) as flush:
@@ -338,7 +338,7 @@ async def test_r1_an_ending_that_waited_for_a_flush_holds_what_was_flushed(postg
 
 async def test_r1_locking_and_reading_in_one_statement_would_lose_what_was_flushed(postgres: AsyncEngine) -> None:
     """Why the rule is there: the same interleaving, with the journal read by the statement that waits."""
-    attempt = await start_attempt(SqlStore(get_database(postgres)), postgres, "a")
+    attempt = await start_attempt(Store(get_database(postgres)), postgres, "a")
     rows_seen = select(func.count()).where(journal.c.attempt_id == attempts.c.id).scalar_subquery()
 
     async def lock_and_count() -> tuple[int, int]:

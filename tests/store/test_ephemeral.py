@@ -13,23 +13,23 @@ from indelible.content import Text
 from indelible.ids import new_id
 from indelible.machine import commands as c
 from indelible.store.payloads import ChatPatch, NewChat, UserInput
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine) -> SqlStore:
+async def store(engine: AsyncEngine) -> Store:
     await settle_in(engine)
-    return SqlStore(get_database(engine), lease_timeout_s=3600)
+    return Store(get_database(engine), lease_timeout_s=3600)
 
 
-async def create(store: SqlStore, *, ephemeral: bool = True) -> str:
+async def create(store: Store, *, ephemeral: bool = True) -> str:
     new = NewChat(owner_id=OWNER, blocks=[Text("Hi")], ephemeral=ephemeral)
     return (await store.execute(new_id("chat"), c.Create(with_message=True), new)).chat_id
 
 
-async def test_an_ephemeral_chat_is_found_after_its_turn_unless_somebody_went_on_with_it(store: SqlStore) -> None:
+async def test_an_ephemeral_chat_is_found_after_its_turn_unless_somebody_went_on_with_it(store: Store) -> None:
     left, stored, running, continued, pinned, archived, deleted = [
         await create(store, ephemeral=name != "stored") for name in ("1", "stored", "3", "4", "5", "6", "7")
     ]
@@ -40,6 +40,6 @@ async def test_an_ephemeral_chat_is_found_after_its_turn_unless_somebody_went_on
     await store.execute(continued, c.Interrupt())
     await store.update(pinned, ChatPatch(pinned=True))
     await store.execute(deleted, c.Delete())
-    updated_at = (await store.lists.summaries([left]))[left][1].updated_at
-    assert await store.lists.find_ephemeral(updated_before=updated_at, limit=10) == []
-    assert await store.lists.find_ephemeral(updated_before=updated_at + HOUR, limit=10) == [left]
+    updated_at = (await store.summaries([left]))[left][1].updated_at
+    assert await store.find_ephemeral(updated_before=updated_at, limit=10) == []
+    assert await store.find_ephemeral(updated_before=updated_at + HOUR, limit=10) == [left]

@@ -42,7 +42,7 @@ from indelible.content import (
 from indelible.content.assemble import assemble, finalize, to_messages
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 LOOK, ASK = ToolCall(id="c1", name="look", arguments="{}"), ToolCall(id="c2", name="ask", arguments="{}")
 SEEN = ToolResult(call_id="c1", name="look", output="seen")
@@ -141,7 +141,7 @@ ENDINGS: dict[str, tuple[End, PartialReason | None, State]] = {
 async def chat(engine: AsyncEngine) -> Driver:
     """With a reply behind it, and an attempt that has said nothing yet."""
     await settle_in(engine)
-    chat = await Driver(SqlStore(get_database(engine)), engine).create("Hello")
+    chat = await Driver(Store(get_database(engine)), engine).create("Hello")
     await chat.do(c.Acquire(worker_id="live"))
     await chat.start()
     await chat.do(c.Send(), "Is it raining?")

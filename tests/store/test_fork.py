@@ -18,7 +18,7 @@ from indelible.machine import State, Status
 from indelible.machine import commands as c
 from indelible.store.commands.apply.texts import CONTINUE
 from indelible.store.payloads import ChatPatch
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 USED = Usage(input_tokens=7, output_tokens=5)
 LOOK, ASK = ToolCall(id="c1", name="look", arguments="{}"), ToolCall(id="c2", name="ask", arguments="{}")
@@ -27,13 +27,13 @@ COPIED = ("role", "blocks", "visibility", "partial", "reason", "usage", "cost_na
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine) -> SqlStore:
+async def store(engine: AsyncEngine) -> Store:
     await settle_in(engine)
-    return SqlStore(get_database(engine))
+    return Store(get_database(engine))
 
 
 @pytest.fixture
-async def chat(store: SqlStore, engine: AsyncEngine) -> Driver:
+async def chat(store: Store, engine: AsyncEngine) -> Driver:
     """A question, a reply that was cut and went on, and a second question that is being answered."""
     chat = await Driver(store, engine).create("first")
     await chat.work("live", TextDelta("1", "It "))
@@ -120,7 +120,7 @@ async def test_what_stands_beside_the_conversation_comes_along(chat: Driver, eng
     assert new.tools is not None
 
 
-async def test_the_new_chat_may_be_somebody_elses(chat: Driver, engine: AsyncEngine, store: SqlStore) -> None:
+async def test_the_new_chat_may_be_somebody_elses(chat: Driver, engine: AsyncEngine, store: Store) -> None:
     grace = await store.ensure_user("grace")
     copy = await fork(chat, engine, await find(chat, "first"), owner_id=grace)
     assert (await copy.row()).owner_id == grace
@@ -214,7 +214,7 @@ async def test_a_copy_of_a_long_path_is_whole(chat: Driver, engine: AsyncEngine)
     assert await copy.said() == await chat.said()
 
 
-async def test_what_is_not_there_can_not_be_copied(chat: Driver, engine: AsyncEngine, store: SqlStore) -> None:
+async def test_what_is_not_there_can_not_be_copied(chat: Driver, engine: AsyncEngine, store: Store) -> None:
     other = await Driver(store, engine).create("elsewhere")
     hidden = [message.id for message in await chat.path() if message.visibility == "model"]
     first = await find(chat, "first")

@@ -34,7 +34,7 @@ from indelible.store.database.errors import DatabaseUnreachable
 from indelible.store.database.migrate import open_database
 from indelible.store.database.transaction import Transaction, insert
 from indelible.store.journal.append import JournalRow, append_rows
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 QUICKER = 20
 BY_ITSELF_MS = 60_000
@@ -104,7 +104,7 @@ def flush(chat: Driver) -> Work:
 async def test_taking_chats_passes_over_one_that_a_frozen_worker_has_locked(
     postgres: AsyncEngine, doing: Callable[[Driver], Work]
 ) -> None:
-    store = SqlStore(get_database(postgres))
+    store = Store(get_database(postgres))
     stuck = await (await Driver(store, postgres).create()).work()
     await stuck.bury()
     others = [await Driver(store, postgres).create() for _ in range(2)]
@@ -118,13 +118,13 @@ async def test_taking_chats_passes_over_one_that_a_frozen_worker_has_locked(
 async def test_a_user_behind_a_frozen_worker_is_told_to_try_again(
     postgres: AsyncEngine, migrated_postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chat = await Driver(SqlStore(get_database(postgres)), postgres).create()
+    chat = await Driver(Store(get_database(postgres)), postgres).create()
     shorter = await get_database(postgres).write(partial(shorten, limit="lock_timeout"))
     async with frozen(postgres, lock_chat(chat)):
         monkeypatch.setitem(product.SETTINGS, "lock_timeout", shorter)
         impatient = await open_database(migrated_postgres)
         with pytest.raises(DatabaseUnreachable, match="is busy"):
-            await SqlStore(impatient).execute(chat.id, c.Interrupt())
+            await Store(impatient).execute(chat.id, c.Interrupt())
         await impatient.close()
     assert await chat.state() == State.RUNNING
     await chat.do(c.Interrupt())
@@ -134,7 +134,7 @@ async def test_a_user_behind_a_frozen_worker_is_told_to_try_again(
 async def test_the_server_ends_a_worker_that_froze_in_a_transaction(postgres: AsyncEngine) -> None:
     """Whoever waits gets its turn then. The frozen one finds its connection lost when it thaws, and its work undone."""
     database = get_database(postgres)
-    chat = await (await Driver(SqlStore(database), postgres).create()).work()
+    chat = await (await Driver(Store(database), postgres).create()).work()
     froze, thaws = asyncio.Event(), asyncio.Event()
 
     async def freeze(transaction: Transaction) -> None:
@@ -160,7 +160,7 @@ async def test_the_server_ends_a_worker_that_froze_in_a_transaction(postgres: As
 
 async def test_r7_whoever_only_names_a_chat_does_not_wait_for_its_lock(postgres: AsyncEngine) -> None:
     """A draft, a debug record: a row that points to the chat and changes nothing of it."""
-    chat = await Driver(SqlStore(get_database(postgres)), postgres).create()
+    chat = await Driver(Store(get_database(postgres)), postgres).create()
     draft = {"user_id": OWNER, "chat_id": chat.id, "content": b"[]", "updated_at": NOW}
     locking = partial(load_snapshot, chat_id=chat.id, command=c.Send(), lease_timeout_s=8)
 
@@ -230,7 +230,7 @@ class Line:
 
 
 @asynccontextmanager
-async def fallen_silent(line: Line) -> AsyncIterator[SqlStore]:
+async def fallen_silent(line: Line) -> AsyncIterator[Store]:
     """Several connections are there, urgent ones too, when nothing comes through any more. They wait less long."""
     async with line.plugged_in() as address:
         opened = await open_database(address)
@@ -242,11 +242,11 @@ async def fallen_silent(line: Line) -> AsyncIterator[SqlStore]:
 
         await asyncio.gather(*(opened.write(prepare, urgent=urgent, single=True) for urgent in (False, True) * 2))
         line.fall_silent()
-        yield SqlStore(opened)
+        yield Store(opened)
         await opened.close()
 
 
-ASK: list[Callable[[SqlStore], Awaitable[object]]] = [
+ASK: list[Callable[[Store], Awaitable[object]]] = [
     lambda store: store.beat("worker"),
     lambda store: store.retire("worker"),
     lambda store: store.view("chat_a"),
@@ -256,7 +256,7 @@ ASK: list[Callable[[SqlStore], Awaitable[object]]] = [
 
 @pytest.mark.parametrize("ask", ASK, ids=["urgent", "one statement", "reading", "writing"])
 async def test_a_network_that_falls_silent_is_waited_for_once(
-    migrated_postgres: str, ask: Callable[[SqlStore], Awaitable[object]]
+    migrated_postgres: str, ask: Callable[[Store], Awaitable[object]]
 ) -> None:
     """After the first that was waited for, all are new ones: what they were given is not divided."""
     await execute(migrated_postgres, FREE, EMPTY)

@@ -12,17 +12,17 @@ from indelible.api.events import BEGINNING, ShownMessage
 from indelible.content import Finish, Message, Text, TextDelta, Usage, decode_blocks
 from indelible.errors import NotFound
 from indelible.machine import commands as c
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine) -> SqlStore:
+async def store(engine: AsyncEngine) -> Store:
     await settle_in(engine)
-    return SqlStore(get_database(engine))
+    return Store(get_database(engine))
 
 
 @pytest.fixture
-async def chat(store: SqlStore, engine: AsyncEngine) -> Driver:
+async def chat(store: Store, engine: AsyncEngine) -> Driver:
     return await Driver(store, engine).create("Question 1")
 
 
@@ -42,7 +42,7 @@ def read(items: list[ShownMessage]) -> list[str]:
     return [read_text(decode_blocks(message.blocks)) for message in items]
 
 
-async def test_a_page_is_the_end_of_the_path_and_says_whether_there_is_more(chat: Driver, store: SqlStore) -> None:
+async def test_a_page_is_the_end_of_the_path_and_says_whether_there_is_more(chat: Driver, store: Store) -> None:
     await converse(chat, 3)
 
     page = await store.page(chat.id, limit=4)
@@ -56,7 +56,7 @@ async def test_a_page_is_the_end_of_the_path_and_says_whether_there_is_more(chat
     assert read((await store.page(chat.id, upto=above.items[-1].id)).items) == ["Question 1", "Answer 1"]
 
 
-async def test_a_page_of_exactly_all_there_is_has_no_more(chat: Driver, store: SqlStore) -> None:
+async def test_a_page_of_exactly_all_there_is_has_no_more(chat: Driver, store: Store) -> None:
     await converse(chat, 2)
 
     assert not (await store.page(chat.id, limit=4)).has_more
@@ -64,7 +64,7 @@ async def test_a_page_of_exactly_all_there_is_has_no_more(chat: Driver, store: S
 
 
 async def test_an_empty_chat_has_an_empty_page_and_what_is_not_there_is_not_found(
-    chat: Driver, store: SqlStore, engine: AsyncEngine
+    chat: Driver, store: Store, engine: AsyncEngine
 ) -> None:
     empty = await Driver(store, engine).create(None)
 
@@ -77,7 +77,7 @@ async def test_an_empty_chat_has_an_empty_page_and_what_is_not_there_is_not_foun
         await store.page("chat_that_never_was")
 
 
-async def test_a_message_is_shown_with_all_that_people_may_know_of_it(chat: Driver, store: SqlStore) -> None:
+async def test_a_message_is_shown_with_all_that_people_may_know_of_it(chat: Driver, store: Store) -> None:
     await converse(chat, 1)
 
     (question, reply) = (await store.page(chat.id)).items
@@ -90,7 +90,7 @@ async def test_a_message_is_shown_with_all_that_people_may_know_of_it(chat: Driv
     assert reply.siblings == [reply.id]
 
 
-async def test_branches_are_siblings_of_each_other(chat: Driver, store: SqlStore) -> None:
+async def test_branches_are_siblings_of_each_other(chat: Driver, store: Store) -> None:
     await converse(chat, 1)
     (question, reply) = (await store.page(chat.id)).items
     await chat.do(c.Regenerate(message_id=reply.id))
@@ -106,7 +106,7 @@ async def test_branches_are_siblings_of_each_other(chat: Driver, store: SqlStore
 
 
 async def test_a_page_above_a_message_of_another_branch_is_only_for_those_who_may_see_it(
-    chat: Driver, store: SqlStore
+    chat: Driver, store: Store
 ) -> None:
     await converse(chat, 2)
     left = (await store.page(chat.id)).items
@@ -121,7 +121,7 @@ async def test_a_page_above_a_message_of_another_branch_is_only_for_those_who_ma
     assert (read(above.items), above.has_more) == (["Answer 1"], True)
 
 
-async def test_what_only_a_model_sees_is_neither_shown_nor_named_nor_counted(chat: Driver, store: SqlStore) -> None:
+async def test_what_only_a_model_sees_is_neither_shown_nor_named_nor_counted(chat: Driver, store: Store) -> None:
     await converse(chat, 1)
     await chat.do(c.Compact())
     await chat.do(c.Acquire(worker_id="live"))
@@ -137,7 +137,7 @@ async def test_what_only_a_model_sees_is_neither_shown_nor_named_nor_counted(cha
     assert len((await store.page(chat.id, limit=3)).items) == 3
 
 
-async def test_events_name_what_people_see_in_place_of_what_they_do_not(chat: Driver, store: SqlStore) -> None:
+async def test_events_name_what_people_see_in_place_of_what_they_do_not(chat: Driver, store: Store) -> None:
     """A reply that was cut is carried on below an instruction to the model; the head goes back to what is above it."""
     await chat.work("live", TextDelta("1", "It is rai"))
     await chat.end(c.CommitStep, failed=True)

@@ -19,25 +19,25 @@ from indelible.api.records import RunRecord, StepRecord
 from indelible.content import Finish, Message, Text, TextDelta, encode
 from indelible.errors import Invalid, NotAllowed, NotFound
 from indelible.files.bytes import DatabaseBytes
-from indelible.files.sql_files import SqlFiles
+from indelible.files.store import FileStore
 from indelible.machine import State
 from indelible.machine import commands as c
 from indelible.recording.storage import RecordStore
 from indelible.store.commands.apply.texts import CONTINUE, NOTICES
 from indelible.store.payloads import ChatPatch
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine) -> SqlStore:
+async def store(engine: AsyncEngine) -> Store:
     await settle_in(engine)
-    return SqlStore(get_database(engine))
+    return Store(get_database(engine))
 
 
 @pytest.fixture
-async def chat(store: SqlStore, engine: AsyncEngine) -> Driver:
+async def chat(store: Store, engine: AsyncEngine) -> Driver:
     """Two questions, two replies."""
     chat = await Driver(store, engine).create("first")
     await reply(chat, "one")
@@ -118,7 +118,7 @@ async def test_a_turn_is_tied_to_the_message_that_it_answers(chat: Driver) -> No
 
 
 async def test_deleting_a_chat_removes_every_row_of_it_and_nothing_else(
-    chat: Driver, store: SqlStore, engine: AsyncEngine
+    chat: Driver, store: Store, engine: AsyncEngine
 ) -> None:
     before = await dump(engine)
     doomed = await Driver(store, engine).create()
@@ -144,7 +144,7 @@ async def test_deleting_a_chat_removes_every_row_of_it_and_nothing_else(
     run = RunRecord(id="run_1", chat_id=doomed.id, turn_id=None, kind="turn", worker_id="live", **begun)
     await RecordStore(store.database).write([run, StepRecord(chat_id=run.chat_id, run_id=run.id, step=1, **begun)])
     assert (await doomed.do(c.Delete())).status is None
-    assert await SqlFiles(store.database, [DatabaseBytes(store.database)]).sweep() == 1
+    assert await FileStore(store.database, [DatabaseBytes(store.database)]).sweep() == 1
     assert await dump(engine) == before
     assert await doomed.state() is State.NONE
     with pytest.raises(NotFound):

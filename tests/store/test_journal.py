@@ -43,9 +43,9 @@ from indelible.machine.commands import Acquire, Create, FinishTurn, StartAttempt
 from indelible.store.journal.append import Appended, BadRows, JournalRow
 from indelible.store.journal.tool_ledger import RunKey, RunStarted
 from indelible.store.journal.writer import Journal, JournalWriter
+from indelible.store.outcome import AttemptName
 from indelible.store.payloads import NewChat, StepResult
-from indelible.store.queries.chat_view import AttemptName
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 from indelible.testing import ManualClock
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
@@ -53,7 +53,7 @@ DEADLINE_S = 100
 NO_JSON = {"key": object()}
 
 
-class WatchedStore(SqlStore):
+class WatchedStore(Store):
     """The real store; it counts transactions, and fails as often as it is told before it does its work."""
 
     def __init__(self, engine: AsyncEngine) -> None:
@@ -98,7 +98,7 @@ class Flushing:
             await asyncio.wait([flusher])
 
 
-async def start_attempt(store: SqlStore, engine: AsyncEngine, name: str = "a") -> AttemptName:
+async def start_attempt(store: Store, engine: AsyncEngine, name: str = "a") -> AttemptName:
     """A running chat with an open attempt."""
     async with begin_write(engine) as connection:
         await connection.execute(insert(users).values(id=f"user_{name}", name=name, created_at=NOW))

@@ -11,12 +11,12 @@ from tests.support.engine import get_database
 from indelible.api.shapes import Timings
 from indelible.content import Usage
 from indelible.machine import commands as c
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 
 async def test_a_later_holder_says_nothing_of_an_attempt_that_it_never_held(engine: AsyncEngine) -> None:
     await settle_in(engine)
-    chat = await (await Driver(SqlStore(get_database(engine)), engine).create()).work("dead")
+    chat = await (await Driver(Store(get_database(engine)), engine).create()).work("dead")
     await chat.do(c.Acquire(worker_id="live"))
     before = await dump(engine)
 

@@ -30,7 +30,7 @@ from indelible.store.journal.append import JournalRow
 from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
 from indelible.store.payloads import AwaitedStep, ChatPatch, NewChat, UserInput
 from indelible.store.queries.leases import beat, find_candidates, retire
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 NEVER_S = 3600.0
@@ -38,25 +38,25 @@ NEVER_S = 3600.0
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine) -> SqlStore:
+async def store(engine: AsyncEngine) -> Store:
     async with begin_write(engine) as connection:
         await connection.execute(insert(users).values(id="user_1", name="ada", created_at=LONG_AGO))
-    return SqlStore(get_database(engine), lease_timeout_s=NEVER_S)
+    return Store(get_database(engine), lease_timeout_s=NEVER_S)
 
 
-async def run_chats(store: SqlStore, *names: str, owner_id: str = "user_1") -> None:
+async def run_chats(store: Store, *names: str, owner_id: str = "user_1") -> None:
     for name in names:
         await store.execute(name, Create(with_message=True), NewChat(owner_id=owner_id, blocks=[Text("hi")]))
 
 
-async def hold(store: SqlStore, *names: str, worker_id: str = "worker_x") -> None:
+async def hold(store: Store, *names: str, worker_id: str = "worker_x") -> None:
     """A live worker works on these."""
     await store.beat(worker_id)
     for name in names:
         await store.execute(name, Acquire(worker_id=worker_id))
 
 
-async def find(store: SqlStore, engine: AsyncEngine, *, per_user: int | None = None, limit: int = 99) -> list[str]:
+async def find(store: Store, engine: AsyncEngine, *, per_user: int | None = None, limit: int = 99) -> list[str]:
     return await transact(
         engine, find_candidates, "worker_me", lease_timeout_s=store.lease_timeout_s, limit=limit, per_user=per_user
     )
@@ -67,7 +67,7 @@ async def let_die(engine: AsyncEngine, worker_id: str) -> None:
         await connection.execute(update(workers).where(workers.c.id == worker_id).values(heartbeat_at=LONG_AGO))
 
 
-async def test_the_oldest_chats_are_taken_first_and_no_more_than_asked(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_the_oldest_chats_are_taken_first_and_no_more_than_asked(store: Store, engine: AsyncEngine) -> None:
     await run_chats(store, "chat_1", "chat_2", "chat_3")
     await transact(engine, beat, "worker_a")
     taken = await store.acquire("worker_a", limit=2)
@@ -75,7 +75,7 @@ async def test_the_oldest_chats_are_taken_first_and_no_more_than_asked(store: Sq
     assert [outcome.epoch for outcome in taken] == [1, 1]
 
 
-async def test_an_interrupted_chat_comes_before_running_ones(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_an_interrupted_chat_comes_before_running_ones(store: Store, engine: AsyncEngine) -> None:
     await run_chats(store, "chat_1", "chat_2")
     await transact(engine, beat, "worker_a")
     await store.execute("chat_2", Acquire(worker_id="worker_a"))
@@ -87,7 +87,7 @@ async def test_an_interrupted_chat_comes_before_running_ones(store: SqlStore, en
 
 
 async def test_a_chat_of_a_live_worker_is_not_handed_out_and_one_of_a_dead_worker_is(
-    store: SqlStore, engine: AsyncEngine
+    store: Store, engine: AsyncEngine
 ) -> None:
     await run_chats(store, "chat_1")
     for worker in ("worker_a", "worker_b"):
@@ -105,7 +105,7 @@ async def test_a_chat_of_a_live_worker_is_not_handed_out_and_one_of_a_dead_worke
 
 
 async def test_a_candidate_that_came_alive_again_is_judged_anew_under_the_lock(
-    store: SqlStore, engine: AsyncEngine
+    store: Store, engine: AsyncEngine
 ) -> None:
     """The candidates are a hint: between choosing and locking, the holder's heartbeat comes through."""
     await run_chats(store, "chat_1")
@@ -120,7 +120,7 @@ async def test_a_candidate_that_came_alive_again_is_judged_anew_under_the_lock(
         await store.execute("chat_1", Acquire(worker_id="worker_b"))
 
 
-async def test_a_retired_worker_hands_over_at_once(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_retired_worker_hands_over_at_once(store: Store, engine: AsyncEngine) -> None:
     await run_chats(store, "chat_1", "chat_2")
     await transact(engine, beat, "worker_a")
     first, _ = await store.acquire("worker_a", limit=2)
@@ -135,7 +135,7 @@ async def test_a_retired_worker_hands_over_at_once(store: SqlStore, engine: Asyn
     ]
 
 
-async def test_a_heartbeat_moves_on_and_keeps_the_start(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_heartbeat_moves_on_and_keeps_the_start(store: Store, engine: AsyncEngine) -> None:
     await transact(engine, beat, "worker_a")
     await let_die(engine, "worker_a")
     await transact(engine, beat, "worker_a")
@@ -145,7 +145,7 @@ async def test_a_heartbeat_moves_on_and_keeps_the_start(store: SqlStore, engine:
     assert row.started_at <= row.heartbeat_at
 
 
-async def test_many_workers_at_once_never_get_the_same_chat(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_many_workers_at_once_never_get_the_same_chat(store: Store, engine: AsyncEngine) -> None:
     names = [f"chat_{number:02}" for number in range(12)]
     await run_chats(store, *names)
     rivals = [f"worker_{letter}" for letter in "abcd"]
@@ -164,7 +164,7 @@ async def test_many_workers_at_once_never_get_the_same_chat(store: SqlStore, eng
 
 
 async def test_r2_a_chat_that_somebody_has_locked_is_passed_over_and_not_waited_for(
-    store: SqlStore, engine: AsyncEngine
+    store: Store, engine: AsyncEngine
 ) -> None:
     """Only PostgreSQL has row locks; SQLite's writers take turns."""
     await run_chats(store, "chat_1", "chat_2")
@@ -183,7 +183,7 @@ async def test_r2_a_chat_that_somebody_has_locked_is_passed_over_and_not_waited_
 
 
 @pytest.fixture
-async def crowd(store: SqlStore) -> SqlStore:
+async def crowd(store: Store) -> Store:
     """One user's three chats are older than the only one of another and the two of a third."""
     await run_chats(store, "ada_1", "ada_2", "ada_3", owner_id="user_1")
     await run_chats(store, "bob_1", owner_id=await store.ensure_user("bob"))
@@ -191,17 +191,17 @@ async def crowd(store: SqlStore) -> SqlStore:
     return store
 
 
-async def test_every_users_first_chat_comes_before_anybodys_second(crowd: SqlStore, engine: AsyncEngine) -> None:
+async def test_every_users_first_chat_comes_before_anybodys_second(crowd: Store, engine: AsyncEngine) -> None:
     assert await find(crowd, engine) == ["ada_1", "bob_1", "cyd_1", "ada_2", "cyd_2", "ada_3"]
     assert await find(crowd, engine, limit=2) == ["ada_1", "bob_1"]
 
 
-async def test_chats_that_are_being_worked_on_count_as_their_users_first(crowd: SqlStore, engine: AsyncEngine) -> None:
+async def test_chats_that_are_being_worked_on_count_as_their_users_first(crowd: Store, engine: AsyncEngine) -> None:
     await hold(crowd, "ada_1", "ada_2")
     assert await find(crowd, engine) == ["bob_1", "cyd_1", "cyd_2", "ada_3"]
 
 
-async def test_no_user_gets_more_than_the_limit_at_a_time(crowd: SqlStore, engine: AsyncEngine) -> None:
+async def test_no_user_gets_more_than_the_limit_at_a_time(crowd: Store, engine: AsyncEngine) -> None:
     assert await find(crowd, engine, per_user=1) == ["ada_1", "bob_1", "cyd_1"]
     assert await find(crowd, engine, per_user=2) == ["ada_1", "bob_1", "cyd_1", "ada_2", "cyd_2"]
     await hold(crowd, "ada_3")
@@ -210,7 +210,7 @@ async def test_no_user_gets_more_than_the_limit_at_a_time(crowd: SqlStore, engin
     assert await find(crowd, engine, per_user=1) == ["ada_1", "bob_1", "cyd_1"], "a dead worker's chat is nobody's"
 
 
-async def test_what_is_being_stopped_comes_first_and_never_has_to_wait(crowd: SqlStore, engine: AsyncEngine) -> None:
+async def test_what_is_being_stopped_comes_first_and_never_has_to_wait(crowd: Store, engine: AsyncEngine) -> None:
     await hold(crowd, "ada_3", "cyd_2")
     for name in ("ada_3", "cyd_2"):
         await crowd.execute(name, Interrupt())
@@ -219,7 +219,7 @@ async def test_what_is_being_stopped_comes_first_and_never_has_to_wait(crowd: Sq
     assert await find(crowd, engine, per_user=1) == ["ada_3", "cyd_2", "bob_1"]
 
 
-async def test_a_worker_takes_fairly_and_within_the_limit(crowd: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_worker_takes_fairly_and_within_the_limit(crowd: Store, engine: AsyncEngine) -> None:
     await crowd.beat("worker_a")
     taken = await crowd.acquire("worker_a", limit=9, per_user=1)
     assert [outcome.chat_id for outcome in taken] == ["ada_1", "bob_1", "cyd_1"]
@@ -228,7 +228,7 @@ async def test_a_worker_takes_fairly_and_within_the_limit(crowd: SqlStore, engin
     assert [outcome.chat_id for outcome in more] == ["ada_2"]
 
 
-async def test_many_workers_at_once_keep_the_limit_of_a_user(crowd: SqlStore, engine: AsyncEngine) -> None:
+async def test_many_workers_at_once_keep_the_limit_of_a_user(crowd: Store, engine: AsyncEngine) -> None:
     rivals = [f"worker_{letter}" for letter in "abcd"]
     for worker in rivals:
         await crowd.beat(worker)
@@ -239,7 +239,7 @@ async def test_many_workers_at_once_keep_the_limit_of_a_user(crowd: SqlStore, en
             assert (await connection.execute(held)).scalars().all() == ["ada_1", "bob_1", "cyd_1"]
 
 
-async def test_chats_that_rest_or_wait_for_an_answer_are_no_candidates(crowd: SqlStore, engine: AsyncEngine) -> None:
+async def test_chats_that_rest_or_wait_for_an_answer_are_no_candidates(crowd: Store, engine: AsyncEngine) -> None:
     await crowd.execute("empty", Create(), NewChat(owner_id="user_1"))
     assert "empty" not in await find(crowd, engine)
 
@@ -249,7 +249,7 @@ async def test_chats_that_rest_or_wait_for_an_answer_are_no_candidates(crowd: Sq
 EVERY = ["ada_1", "ada_2", "ada_3", "bob_1", "cyd_1", "cyd_2"]
 
 
-async def test_a_probe_finds_what_a_full_search_finds_in_the_same_order(crowd: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_probe_finds_what_a_full_search_finds_in_the_same_order(crowd: Store, engine: AsyncEngine) -> None:
     await crowd.execute("idle", Create(), NewChat(owner_id="user_1"))
     for per_user in (None, 1, 2):
         probe = await crowd.probe("worker_me", [*EVERY, "idle", "chat_gone"], per_user=per_user)
@@ -264,7 +264,7 @@ async def test_a_probe_finds_what_a_full_search_finds_in_the_same_order(crowd: S
         assert probe.runnable == await find(crowd, engine, per_user=per_user)
 
 
-async def test_a_probe_finds_only_hinted_chats_and_counts_the_others_of_their_user(crowd: SqlStore) -> None:
+async def test_a_probe_finds_only_hinted_chats_and_counts_the_others_of_their_user(crowd: Store) -> None:
     assert (await crowd.probe("worker_me", ["ada_3", "bob_1"])).runnable == ["bob_1", "ada_3"]
     assert (await crowd.probe("worker_me", ["ada_3", "bob_1"], per_user=2)).runnable == ["bob_1"]
     await hold(crowd, "ada_1", "ada_2")
@@ -274,9 +274,7 @@ async def test_a_probe_finds_only_hinted_chats_and_counts_the_others_of_their_us
     assert (await crowd.probe("worker_me", ["ada_3"], per_user=1)).runnable == ["ada_3"]
 
 
-async def test_a_probe_tells_a_worker_what_it_holds_and_what_is_wanted_of_it(
-    crowd: SqlStore, engine: AsyncEngine
-) -> None:
+async def test_a_probe_tells_a_worker_what_it_holds_and_what_is_wanted_of_it(crowd: Store, engine: AsyncEngine) -> None:
     await hold(crowd, "ada_1", "bob_1", worker_id="worker_me")
     await hold(crowd, "cyd_1")
     await crowd.execute("ada_1", Interrupt())
@@ -288,7 +286,7 @@ async def test_a_probe_tells_a_worker_what_it_holds_and_what_is_wanted_of_it(
 
 
 async def test_a_chat_that_is_renamed_or_written_to_keeps_its_place_among_those_that_wait(
-    store: SqlStore, engine: AsyncEngine
+    store: Store, engine: AsyncEngine
 ) -> None:
     await run_chats(store, "chat_1", "chat_2")
     await store.execute("chat_1", UpdateChat(), ChatPatch(title="Rain"))
@@ -298,7 +296,7 @@ async def test_a_chat_that_is_renamed_or_written_to_keeps_its_place_among_those_
     assert (await store.probe("worker_me", ["chat_2", "chat_1"])).runnable == ["chat_1", "chat_2"]
 
 
-async def test_a_probe_is_one_statement(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_probe_is_one_statement(store: Store, engine: AsyncEngine) -> None:
     await run_chats(store, "chat_1", "chat_2")
     with counted(get_database(engine)) as sent:
         probe = await store.probe("worker_me", ["chat_1", "chat_2"], per_user=1)
@@ -306,7 +304,7 @@ async def test_a_probe_is_one_statement(store: SqlStore, engine: AsyncEngine) ->
     assert len(sent) == 1
 
 
-async def test_only_the_named_chats_are_acquired_and_each_by_one_worker(crowd: SqlStore) -> None:
+async def test_only_the_named_chats_are_acquired_and_each_by_one_worker(crowd: Store) -> None:
     rivals = [f"worker_{letter}" for letter in "abcd"]
     for worker in rivals:
         await crowd.beat(worker)
@@ -318,9 +316,7 @@ async def test_only_the_named_chats_are_acquired_and_each_by_one_worker(crowd: S
     assert [outcome.chat_id for outcome in await crowd.acquire("worker_a", limit=1, chat_ids=EVERY)] == ["ada_2"]
 
 
-async def test_turns_that_lost_a_worker_before_are_handed_out_one_at_a_time(
-    store: SqlStore, engine: AsyncEngine
-) -> None:
+async def test_turns_that_lost_a_worker_before_are_handed_out_one_at_a_time(store: Store, engine: AsyncEngine) -> None:
     await run_chats(store, "chat_1", "chat_2", "chat_3", "chat_4")
     for worker_id in ("worker_1", "worker_2"):
         await hold(store, "chat_1", "chat_2", "chat_3", worker_id=worker_id)
@@ -332,7 +328,7 @@ async def test_turns_that_lost_a_worker_before_are_handed_out_one_at_a_time(
     assert [outcome.chat_id for outcome in await store.acquire("worker_me", limit=9)] == ["chat_2", "chat_3"]
 
 
-async def test_after_a_first_crash_everything_is_handed_out_at_once(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_after_a_first_crash_everything_is_handed_out_at_once(store: Store, engine: AsyncEngine) -> None:
     await run_chats(store, "chat_1", "chat_2")
     await hold(store, "chat_1", "chat_2", worker_id="worker_1")
     await let_die(engine, "worker_1")
@@ -340,7 +336,7 @@ async def test_after_a_first_crash_everything_is_handed_out_at_once(store: SqlSt
     assert [(outcome.chat_id, outcome.takeovers) for outcome in taken] == [("chat_1", 1), ("chat_2", 1)]
 
 
-async def test_a_running_chat_is_vacant_while_no_worker_is_alive(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_running_chat_is_vacant_while_no_worker_is_alive(store: Store, engine: AsyncEngine) -> None:
     await run_chats(store, "chat_1", "chat_2")
     await hold(store, "chat_1", worker_id="worker_1")
 
@@ -358,7 +354,7 @@ async def test_a_running_chat_is_vacant_while_no_worker_is_alive(store: SqlStore
 # --- chats that have had a turn before ---
 
 
-async def end_badly(store: SqlStore, engine: AsyncEngine, *names: str) -> None:
+async def end_badly(store: Store, engine: AsyncEngine, *names: str) -> None:
     """The turn of each chat kills nine workers, starts a tool that never settles, and fails. Then the next one begins.
 
     The next turn is an answer to another message, and nothing of this may be held against it.
@@ -374,7 +370,7 @@ async def end_badly(store: SqlStore, engine: AsyncEngine, *names: str) -> None:
         await connection.execute(bad.values(takeovers=9, stalled_takeovers=9))
 
 
-async def start_tool(store: SqlStore, name: str, worker_id: str) -> JournalRow:
+async def start_tool(store: Store, name: str, worker_id: str) -> JournalRow:
     """A worker acquires the chat and begins a tool; gives the row with which it did."""
     await store.beat(worker_id)
     held = await store.execute(name, Acquire(worker_id=worker_id))
@@ -400,7 +396,7 @@ async def count_crashes(engine: AsyncEngine, name: str, *, stalled: int) -> None
         await connection.execute(of_open.values(takeovers=2, stalled_takeovers=stalled))
 
 
-async def test_a_turn_is_no_suspect_because_of_the_turn_before(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_turn_is_no_suspect_because_of_the_turn_before(store: Store, engine: AsyncEngine) -> None:
     await run_chats(store, "chat_1", "chat_2")
     await end_badly(store, engine, "chat_1", "chat_2")
     await hold(store, "chat_1", "chat_2", worker_id="worker_1")
@@ -410,7 +406,7 @@ async def test_a_turn_is_no_suspect_because_of_the_turn_before(store: SqlStore, 
     assert [(outcome.chat_id, outcome.takeovers) for outcome in taken] == [("chat_1", 1), ("chat_2", 1)]
 
 
-async def test_a_tool_of_the_turn_before_does_not_make_a_suspect_stronger(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_tool_of_the_turn_before_does_not_make_a_suspect_stronger(store: Store, engine: AsyncEngine) -> None:
     await run_chats(store, "chat_1", "chat_2")
     await end_badly(store, engine, "chat_1")
     await hold(store, "chat_1", worker_id="worker_1")
@@ -421,7 +417,7 @@ async def test_a_tool_of_the_turn_before_does_not_make_a_suspect_stronger(store:
     assert [outcome.chat_id for outcome in await store.acquire("worker_me", limit=1, suspects=1)] == ["chat_2"]
 
 
-async def test_a_tool_that_has_settled_does_not_make_a_suspect_stronger(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_tool_that_has_settled_does_not_make_a_suspect_stronger(store: Store, engine: AsyncEngine) -> None:
     await run_chats(store, "chat_1", "chat_2")
     began = [await start_tool(store, name, "worker_1") for name in ("chat_1", "chat_2")]
     settled = RunSettled(began[0].changes[0].key, ToolResult("call_1", "pay", "paid"))
@@ -432,7 +428,7 @@ async def test_a_tool_that_has_settled_does_not_make_a_suspect_stronger(store: S
     assert [outcome.chat_id for outcome in await store.acquire("worker_me", limit=1, suspects=1)] == ["chat_2"]
 
 
-async def test_crashes_of_the_turn_before_do_not_make_a_suspect_stronger(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_crashes_of_the_turn_before_do_not_make_a_suspect_stronger(store: Store, engine: AsyncEngine) -> None:
     await run_chats(store, "chat_1", "chat_2")
     await end_badly(store, engine, "chat_1", "chat_2")
     await hold(store, "chat_1", "chat_2", worker_id="worker_1")
@@ -443,7 +439,7 @@ async def test_crashes_of_the_turn_before_do_not_make_a_suspect_stronger(store: 
 
 
 async def test_a_chat_with_an_earlier_turn_is_found_once_and_with_its_open_turn(
-    store: SqlStore, engine: AsyncEngine
+    store: Store, engine: AsyncEngine
 ) -> None:
     await run_chats(store, "chat_1", "chat_2")
     await end_badly(store, engine, "chat_1", "chat_2")
@@ -459,7 +455,7 @@ async def test_a_chat_with_an_earlier_turn_is_found_once_and_with_its_open_turn(
     assert [(await store.work(name)).turn_id for name in opened] == [*opened.values()]
 
 
-async def test_a_deadline_belongs_to_the_open_turn(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_deadline_belongs_to_the_open_turn(store: Store, engine: AsyncEngine) -> None:
     await run_chats(store, "chat_1")
     await end_badly(store, engine, "chat_1")
     row = await start_tool(store, "chat_1", "worker_1")

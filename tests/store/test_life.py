@@ -52,6 +52,7 @@ from indelible.machine.states import (
 )
 from indelible.store.commands.facts import load_snapshot
 from indelible.store.journal.append import JournalRow
+from indelible.store.outcome import Outcome
 from indelible.store.payloads import (
     AddedHistory,
     AwaitedStep,
@@ -67,8 +68,7 @@ from indelible.store.payloads import (
     UserInput,
     WithPending,
 )
-from indelible.store.protocol import Outcome
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 from indelible.testing.invariants import StoredChat, find_faults, load_chat
 from indelible.testing.store import finish_parts, take_over
 
@@ -207,7 +207,7 @@ class Life:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
-        self.store = SqlStore(get_database(engine), lease_timeout_s=LEASE_TIMEOUT_S)
+        self.store = Store(get_database(engine), lease_timeout_s=LEASE_TIMEOUT_S)
         self.choices = iter(b"")
         self.chat_id = new_id("chat")
         self.user_id = new_id("user")

@@ -16,19 +16,19 @@ from indelible.content import Finish, Text, TextDelta
 from indelible.machine import commands as c
 from indelible.store.payloads import ChatPatch, NewChat, StepResult, UserInput
 from indelible.store.queries.listing import ChatFilter, ListCursor
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 UNPINNED = False
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine) -> SqlStore:
+async def store(engine: AsyncEngine) -> Store:
     await settle_in(engine)
-    return SqlStore(get_database(engine), lease_timeout_s=3600)
+    return Store(get_database(engine), lease_timeout_s=3600)
 
 
-async def make(store: SqlStore, *ids: str, owner_id: str = OWNER, title: str | None = None) -> None:
+async def make(store: Store, *ids: str, owner_id: str = OWNER, title: str | None = None) -> None:
     for id_ in ids:
         await store.execute(id_, c.Create(), NewChat(owner_id=owner_id, title=title))
 
@@ -42,7 +42,7 @@ def name(page: list[ChatSummary]) -> list[str]:
     return [chat.id for chat in page]
 
 
-async def walk(store: SqlStore, *, limit: int) -> list[list[str]]:
+async def walk(store: Store, *, limit: int) -> list[list[str]]:
     """All pages, each from where the last one ended."""
     pages: list[list[str]] = []
     after: ListCursor | None = None
@@ -56,7 +56,7 @@ async def walk(store: SqlStore, *, limit: int) -> list[list[str]]:
 # --- order and pages ---
 
 
-async def test_a_user_sees_the_own_chats_only_and_the_last_changed_first(store: SqlStore) -> None:
+async def test_a_user_sees_the_own_chats_only_and_the_last_changed_first(store: Store) -> None:
     grace = await store.ensure_user("grace")
     await make(store, "chat_1", "chat_2", "chat_3")
     await make(store, "chat_of_grace", owner_id=grace)
@@ -67,7 +67,7 @@ async def test_a_user_sees_the_own_chats_only_and_the_last_changed_first(store: 
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 50])
-async def test_the_pages_together_are_the_list_each_chat_once(store: SqlStore, engine: AsyncEngine, limit: int) -> None:
+async def test_the_pages_together_are_the_list_each_chat_once(store: Store, engine: AsyncEngine, limit: int) -> None:
     ids = [f"chat_{number}" for number in range(7)]
     await make(store, *ids)
     for number, id_ in enumerate(ids):
@@ -81,7 +81,7 @@ async def test_the_pages_together_are_the_list_each_chat_once(store: SqlStore, e
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
 async def test_chats_that_changed_at_the_same_moment_are_neither_lost_nor_shown_twice(
-    store: SqlStore, engine: AsyncEngine, limit: int
+    store: Store, engine: AsyncEngine, limit: int
 ) -> None:
     ids = [f"chat_{letter}" for letter in "abcde"]
     await make(store, *ids)
@@ -90,7 +90,7 @@ async def test_chats_that_changed_at_the_same_moment_are_neither_lost_nor_shown_
     assert [id_ for page in await walk(store, limit=limit) for id_ in page] == ids[::-1]
 
 
-async def test_a_place_may_be_told_in_any_time_zone(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_place_may_be_told_in_any_time_zone(store: Store, engine: AsyncEngine) -> None:
     await make(store, "chat_1", "chat_2")
     await touch(engine, "chat_1", NOON - timedelta(hours=1))
     await touch(engine, "chat_2", NOON)
@@ -100,7 +100,7 @@ async def test_a_place_may_be_told_in_any_time_zone(store: SqlStore, engine: Asy
 
 
 async def test_a_chat_that_moves_up_meanwhile_is_not_shown_twice_and_hides_no_other(
-    store: SqlStore, engine: AsyncEngine
+    store: Store, engine: AsyncEngine
 ) -> None:
     ids = [f"chat_{number}" for number in range(4)]
     await make(store, *ids)
@@ -114,7 +114,7 @@ async def test_a_chat_that_moves_up_meanwhile_is_not_shown_twice_and_hides_no_ot
 
 
 @pytest.mark.parametrize("limit", [1, 2, 50])
-async def test_pinned_chats_come_first_on_every_page(store: SqlStore, limit: int) -> None:
+async def test_pinned_chats_come_first_on_every_page(store: Store, limit: int) -> None:
     await make(store, *(f"chat_{number}" for number in range(5)))
     for id_ in ("chat_0", "chat_2"):
         await store.execute(id_, c.UpdateChat(), ChatPatch(pinned=True))
@@ -126,7 +126,7 @@ async def test_pinned_chats_come_first_on_every_page(store: SqlStore, limit: int
 @pytest.mark.parametrize(
     "patch", [ChatPatch(title="up"), ChatPatch(labels=["up"]), ChatPatch(debug="all"), ChatPatch(model="up")]
 )
-async def test_a_chat_whose_metadata_changes_stays_where_it_is(store: SqlStore, patch: ChatPatch) -> None:
+async def test_a_chat_whose_metadata_changes_stays_where_it_is(store: Store, patch: ChatPatch) -> None:
     await make(store, "chat_1", "chat_2")
     before = await store.list_chats(OWNER)
     await store.execute("chat_1", c.UpdateChat(), patch)
@@ -136,7 +136,7 @@ async def test_a_chat_whose_metadata_changes_stays_where_it_is(store: SqlStore, 
     assert [(chat.id, chat.updated_at) for chat in after] == [(chat.id, chat.updated_at) for chat in before]
 
 
-async def test_a_page_can_go_on_after_a_chat_that_was_deleted(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_page_can_go_on_after_a_chat_that_was_deleted(store: Store, engine: AsyncEngine) -> None:
     await make(store, "chat_1", "chat_2", "chat_3")
     last = (await store.list_chats(OWNER, limit=1))[0]
     await store.execute(last.id, c.Delete())
@@ -149,7 +149,7 @@ async def test_a_page_can_go_on_after_a_chat_that_was_deleted(store: SqlStore, e
 # --- archived, and found ---
 
 
-async def test_archived_chats_have_a_list_of_their_own(store: SqlStore) -> None:
+async def test_archived_chats_have_a_list_of_their_own(store: Store) -> None:
     await make(store, "chat_1", "chat_2")
     await store.execute("chat_1", c.Archive())
     assert name(await store.list_chats(OWNER)) == ["chat_2"]
@@ -170,7 +170,7 @@ async def test_archived_chats_have_a_list_of_their_own(store: SqlStore) -> None:
         (ChatFilter(unread=True, label="home"), []),
     ],
 )
-async def test_a_list_has_the_chats_that_are_wanted(store: SqlStore, wanted: ChatFilter, found: list[str]) -> None:
+async def test_a_list_has_the_chats_that_are_wanted(store: Store, wanted: ChatFilter, found: list[str]) -> None:
     await make(store, "chat_1", "chat_2", "chat_3")
     patches = {
         "chat_1": ChatPatch(labels=["gone", "work"], pinned=True),
@@ -184,7 +184,7 @@ async def test_a_list_has_the_chats_that_are_wanted(store: SqlStore, wanted: Cha
     assert name(await store.list_chats(OWNER, wanted=wanted)) == found
 
 
-async def reply(store: SqlStore, chat_id: str) -> None:
+async def reply(store: Store, chat_id: str) -> None:
     """A model answers a message of the user."""
     await store.beat("live")
     await store.execute(chat_id, c.Send(), UserInput(blocks=[Text("Hello")]))
@@ -199,7 +199,7 @@ async def reply(store: SqlStore, chat_id: str) -> None:
 # --- one line ---
 
 
-async def test_a_line_tells_what_stands_beside_the_conversation(store: SqlStore) -> None:
+async def test_a_line_tells_what_stands_beside_the_conversation(store: Store) -> None:
     await make(store, "chat_1")
     told = ChatPatch(title="Rain", labels=["a", "b"], pinned=True, model="big")
     outcome = await store.execute("chat_1", c.UpdateChat(), told)
@@ -210,7 +210,7 @@ async def test_a_line_tells_what_stands_beside_the_conversation(store: SqlStore)
     assert line.updated_at.tzinfo is not None
 
 
-async def test_the_version_grows_with_every_change_that_is_told(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_the_version_grows_with_every_change_that_is_told(store: Store, engine: AsyncEngine) -> None:
     chat = await Driver(store, engine).create()
     versions = []
     for command in (c.Acquire(worker_id="live"), c.Send(), c.Interrupt()):
@@ -220,7 +220,7 @@ async def test_the_version_grows_with_every_change_that_is_told(store: SqlStore,
     assert versions[-1] > versions[0]
 
 
-async def test_a_running_chat_that_no_live_worker_holds_is_pending(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_running_chat_that_no_live_worker_holds_is_pending(store: Store, engine: AsyncEngine) -> None:
     chat = await Driver(store, engine).create()
     seen = [(await store.list_chats(OWNER))[0].status]
     await chat.work()
@@ -234,7 +234,7 @@ async def test_a_running_chat_that_no_live_worker_holds_is_pending(store: SqlSto
     assert seen == ["pending", "running", "pending", "interrupting"]
 
 
-async def test_a_list_says_of_every_chat_what_its_view_says(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_list_says_of_every_chat_what_its_view_says(store: Store, engine: AsyncEngine) -> None:
     running, failed, waiting = [await Driver(store, engine).create() for _ in range(3)]
     for chat in (running, failed, waiting):
         await chat.work()
@@ -246,7 +246,7 @@ async def test_a_list_says_of_every_chat_what_its_view_says(store: SqlStore, eng
     assert sorted(lines.values()) == ["error", "idle", "running"]
 
 
-async def test_reading_a_list_changes_nothing(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_reading_a_list_changes_nothing(store: Store, engine: AsyncEngine) -> None:
     await make(store, "chat_1")
     before = await dump(engine)
     await store.list_chats(OWNER, wanted=ChatFilter(label="x", unread=True), limit=1)
@@ -254,7 +254,7 @@ async def test_reading_a_list_changes_nothing(store: SqlStore, engine: AsyncEngi
 
 
 async def test_chats_are_counted_by_state_and_those_that_nobody_answers_are_told(
-    store: SqlStore, engine: AsyncEngine
+    store: Store, engine: AsyncEngine
 ) -> None:
     await make(store, "idle_1", "idle_2")
     for id_ in ("held", "left", "stuck"):
@@ -271,7 +271,7 @@ async def test_chats_are_counted_by_state_and_those_that_nobody_answers_are_told
 
 
 async def test_a_chat_that_nobody_stops_is_stuck_but_counts_as_pending_no_more_than_in_a_list(
-    store: SqlStore, engine: AsyncEngine
+    store: Store, engine: AsyncEngine
 ) -> None:
     chat = await Driver(store, engine).create()
     await chat.work()

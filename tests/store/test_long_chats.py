@@ -24,7 +24,7 @@ from indelible.machine import State
 from indelible.machine import commands as c
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 LENGTH = 600
 MOST_READ = LENGTH // 2
@@ -90,7 +90,7 @@ async def count(engine: AsyncEngine, question: str) -> dict[str, int]:
 
 async def begin(engine: AsyncEngine) -> Driver:
     """A chat with a few turns. Whatever the connection asks in one it has asked so often that it keeps the plans."""
-    chat = await Driver(SqlStore(get_database(engine)), engine).create()
+    chat = await Driver(Store(get_database(engine)), engine).create()
     for _ in range(TURNS_TO_BEGIN):
         await take_a_turn(chat)
         await chat.do(c.Send(), "And then?")
@@ -120,7 +120,7 @@ async def take_a_turn(chat: Driver) -> None:
 async def test_a_send_into_a_long_chat_reads_its_end_only_though_the_server_has_no_statistics(
     unknown: AsyncEngine,
 ) -> None:
-    chat = await Driver(SqlStore(get_database(unknown)), unknown).create()
+    chat = await Driver(Store(get_database(unknown)), unknown).create()
     await chat.do(c.Interrupt())
     await lengthen(unknown, chat)
     before = (await count_read(unknown))["messages"]
@@ -154,7 +154,7 @@ async def test_deleting_a_long_chat_visits_each_of_its_rows_a_few_times(unknown:
 
 @pytest.mark.parametrize("exact", [False, True])
 async def test_a_branch_at_the_end_of_a_long_chat_reads_that_end_only(unknown: AsyncEngine, exact: bool) -> None:
-    chat = await Driver(SqlStore(get_database(unknown)), unknown).create()
+    chat = await Driver(Store(get_database(unknown)), unknown).create()
     await chat.do(c.Interrupt())
     for _ in range(TURNS_TO_BEGIN):
         await chat.do(c.SwitchBranch(message_id=(await chat.row()).head_id, exact=exact))

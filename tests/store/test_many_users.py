@@ -16,7 +16,7 @@ from indelible.clock import SystemClock
 from indelible.content import TextDelta
 from indelible.machine import commands as c
 from indelible.store.journal.writer import Journal
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 CHATS = 20
 SENDS_PER_CHAT = 15
@@ -31,8 +31,8 @@ def commits() -> Commits:
 
 
 @pytest.fixture
-async def store(database: str, engine: AsyncEngine, commits: Commits) -> AsyncIterator[SqlStore]:
-    async with SqlStore.open(database, on_committed=lambda outcome: commits.append("send")) as store:
+async def store(database: str, engine: AsyncEngine, commits: Commits) -> AsyncIterator[Store]:
+    async with Store.open(database, on_committed=lambda outcome: commits.append("send")) as store:
         await settle_in(engine)
         yield store
 
@@ -43,7 +43,7 @@ async def repeat(work: Callable[[], Awaitable[None]]) -> None:
 
 
 async def test_a_crowd_of_users_fails_nobody_and_starves_neither_journal_nor_heartbeat(
-    store: SqlStore, engine: AsyncEngine, commits: Commits
+    store: Store, engine: AsyncEngine, commits: Commits
 ) -> None:
     speaking = await (await Driver(store, engine).create()).work()
     chats = [await Driver(store, engine).create() for _ in range(CHATS)]

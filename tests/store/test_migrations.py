@@ -51,7 +51,7 @@ from indelible.store.database.migrate import (
 )
 from indelible.store.database.migration_steps import STEPS
 from indelible.store.database.sqlite_file import exclusive_file_lock
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 
 async def close(engine: AsyncEngine) -> None:
@@ -193,8 +193,8 @@ OLD_NOTICES: dict[str, tuple[str, bytes | None]] = {
 }
 
 
-async def test_the_upgrade_to_0018_gives_the_results_of_old_servers_their_outcome(new_database: str) -> None:
-    await migrate(new_database, target="0017")
+async def test_the_upgrade_to_0019_gives_the_results_of_old_servers_their_outcome(new_database: str) -> None:
+    await migrate(new_database, target="0018")
     engine = await open_engine(new_database)
     await write_a_chat(engine)
     old = {row["case"]: encode(row["blocks"]) for row in OLD_RESULTS["rows"]}
@@ -231,7 +231,7 @@ async def test_the_upgrade_to_0018_gives_the_results_of_old_servers_their_outcom
         await connection.execute(text(row), {"parts": parts})
     await close(engine)
 
-    assert await migrate(new_database) == Migrated("0017", HEAD)
+    assert await migrate(new_database) == Migrated("0018", HEAD)
 
     engine = await open_engine(new_database)
     async with begin_read(engine) as connection:
@@ -312,7 +312,7 @@ async def check_upgrade(database: str, revision: str) -> None:
         assert len(old) == (0 if table not in before else 1 if table in rows_of_nobody() else 2), (revision, table)
     assert [row["blocks"] for row in after["messages"]] == [BLOCKS, BLOCKS]
     assert {*rows_of_nobody(), *rows_of("c")} == set(metadata.tables)
-    store = SqlStore(get_database(engine))
+    store = Store(get_database(engine))
     assert [row.n for row in await load_journal(store, "c", "attempt_c")] == [1]
     assert [entry.name for entry in await load_ledger(store, "c", "turn_c")] == ["look"]
     await store.execute("c", Delete())
@@ -528,7 +528,7 @@ async def test_a_newer_schema_is_refused_with_what_to_do(new_database: str) -> N
     with pytest.raises(SchemaTooNew, match=f"schema 9999; this one knows up to {HEAD}.*Upgrade Indelible"):
         await migrate(new_database)
     with pytest.raises(SchemaTooNew):
-        async with SqlStore.open(new_database):
+        async with Store.open(new_database):
             pass
     assert await load_revision(get_database(engine)) == "9999"
     await close(engine)
@@ -546,7 +546,7 @@ async def test_a_schema_that_is_too_old_is_refused_with_the_commit_that_upgrades
     with pytest.raises(DatabaseUnusable, match=f"has schema {revision}, from before {FIRST}. Check out commit 456663b"):
         await migrate(new_database)
     with pytest.raises(DatabaseUnusable, match="indelible migrate"):
-        async with SqlStore.open(new_database):
+        async with Store.open(new_database):
             pass
     assert await load_revision(get_database(engine)) == revision
     await close(engine)

@@ -41,12 +41,11 @@ from indelible.errors import Invalid, NotFound
 from indelible.ids import new_id
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.commands.idempotency import MAX_KEY_LENGTH, Request, StoredResponse
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.tool_ledger import RunChange, RunKey, RunSettled, RunStarted
+from indelible.store.outcome import MAX_KEY_LENGTH, IdempotencyKey, StoredResponse
 from indelible.store.payloads import ChatPatch, NewChat, UserInput
-from indelible.store.protocol import Once
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 ODD = "half \ud83d, nothing \0, whole \ud83d\ude00 \u00e9"
 KEPT = "half \ufffd, nothing \0, whole \U0001f600 \u00e9"
@@ -54,13 +53,13 @@ SHOWN = KEPT.replace("\0", "\ufffd")
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine) -> SqlStore:
+async def store(engine: AsyncEngine) -> Store:
     await settle_in(engine)
-    return SqlStore(get_database(engine))
+    return Store(get_database(engine))
 
 
 @pytest.fixture
-async def chat(store: SqlStore, engine: AsyncEngine) -> Driver:
+async def chat(store: Store, engine: AsyncEngine) -> Driver:
     """Running, with an open attempt that has said something."""
     return await (await Driver(store, engine).create()).work()
 
@@ -68,7 +67,7 @@ async def chat(store: SqlStore, engine: AsyncEngine) -> Driver:
 # --- what is said ---
 
 
-async def test_a_message_is_kept_in_every_kind_of_block(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_message_is_kept_in_every_kind_of_block(store: Store, engine: AsyncEngine) -> None:
     chat = Driver(store, engine)
     blocks = [
         Text(ODD, metadata={ODD: [ODD]}),
@@ -130,7 +129,7 @@ async def test_results_from_outside_are_kept_and_belong_to_their_call(chat: Driv
     assert await chat.state() == State.RUNNING
 
 
-async def test_a_summary_is_kept_once(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_summary_is_kept_once(store: Store, engine: AsyncEngine) -> None:
     chat = await (await Driver(store, engine).create()).work()
     await chat.end(c.FinishTurn)
     await chat.do(c.Compact())
@@ -160,7 +159,7 @@ async def test_what_is_told_of_a_wait_is_kept(chat: Driver) -> None:
 # --- what stands beside the conversation ---
 
 
-async def test_what_describes_a_new_chat_is_kept_or_mended(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_what_describes_a_new_chat_is_kept_or_mended(store: Store, engine: AsyncEngine) -> None:
     chat = Driver(store, engine)
     await chat.do(c.Create(with_message=True), "Hello", title=ODD, model=ODD, system_prompt=ODD, parameters={ODD: ODD})
     row = await chat.row()
@@ -180,11 +179,11 @@ async def test_what_describes_a_chat_anew_is_kept_or_mended(chat: Driver) -> Non
     (summary,) = await chat.store.list_chats(OWNER)
     assert (summary.title, summary.labels) == (SHOWN, [KEPT])
     for text in (SHOWN, ODD):
-        found = await chat.store.lists.search(OWNER, text, limit=9)
+        found = await chat.store.search(OWNER, text, limit=9)
         assert [item.id for item in found.items] == [chat.id]
 
 
-async def test_the_names_of_provider_and_model_are_mended(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_the_names_of_provider_and_model_are_mended(store: Store, engine: AsyncEngine) -> None:
     chat = await Driver(store, engine).create()
     await chat.do(c.Acquire(worker_id="live"))
     await chat.do(chat.name(c.StartAttempt), provider=ODD, model=ODD)
@@ -195,7 +194,7 @@ async def test_the_names_of_provider_and_model_are_mended(store: SqlStore, engin
     assert (reply.provider, reply.model) == (SHOWN, SHOWN)
 
 
-async def test_a_user_is_found_by_the_name_as_it_was_given_and_as_it_is_kept(store: SqlStore) -> None:
+async def test_a_user_is_found_by_the_name_as_it_was_given_and_as_it_is_kept(store: Store) -> None:
     with pytest.raises(Invalid, match="printable"):
         await store.ensure_user(ODD)
     assert await store.ensure_user(SHOWN) == await store.ensure_user(SHOWN) == await store.ensure_user(ODD)
@@ -206,28 +205,28 @@ async def test_a_user_is_found_by_the_name_as_it_was_given_and_as_it_is_kept(sto
 
 async def test_the_same_odd_request_again_gets_the_same_answer(chat: Driver) -> None:
     given = StoredResponse(202, ODD.encode("utf-8", "surrogatepass"))
-    request = Request(OWNER, ODD, f"POST /{ODD}", ODD.encode("utf-8", "surrogatepass"))
+    request = IdempotencyKey(OWNER, ODD, f"POST /{ODD}", ODD.encode("utf-8", "surrogatepass"))
     for _ in range(2):
         send = partial(chat.store.execute, chat.id, c.Send(), UserInput(blocks=[Text(ODD)]))
-        assert await respond(send, Once(request, lambda outcome: given)) == given
+        assert await respond(send, request._replace(respond=lambda outcome: given)) == given
     assert await chat.queued() == [KEPT]
     for other in (request._replace(route="POST /"), request._replace(body_hash=b"")):
         with pytest.raises(Invalid):
-            await chat.store.execute(chat.id, c.Send(), once=Once(other, lambda outcome: given))
+            await chat.store.execute(chat.id, c.Send(), key=other._replace(respond=lambda outcome: given))
 
 
 @pytest.mark.parametrize("key", ["", "k" * (MAX_KEY_LENGTH + 1)])
 async def test_a_key_that_is_none_or_too_long_is_refused(chat: Driver, key: str) -> None:
     """PostgreSQL could not keep a very long one in its index; SQLite could."""
-    once = Once(Request(OWNER, key, "POST /", b""), lambda outcome: StoredResponse(202, b""))
+    once = IdempotencyKey(OWNER, key, "POST /", b"", lambda outcome: StoredResponse(202, b""))
     with pytest.raises(Invalid, match="characters"):
-        await chat.store.execute(chat.id, c.Send(), once=once)
+        await chat.store.execute(chat.id, c.Send(), key=once)
 
 
 # --- names ---
 
 
-NAMING: dict[str, Callable[[SqlStore, str, str], Awaitable[Any]]] = {
+NAMING: dict[str, Callable[[Store, str, str], Awaitable[Any]]] = {
     "execute": lambda store, chat_id, odd: store.execute(odd, c.Send(), UserInput(blocks=[Text("Hello")])),
     "create": lambda store, chat_id, odd: store.execute(odd, c.Create(), NewChat(owner_id=OWNER)),
     "edit": lambda store, chat_id, odd: store.execute(
@@ -245,7 +244,7 @@ NAMING: dict[str, Callable[[SqlStore, str, str], Awaitable[Any]]] = {
     "changes": lambda store, chat_id, odd: store.changes(odd, BEGINNING),
     "fork at": lambda store, chat_id, odd: store.fork(chat_id, odd, new_chat_id=new_id("chat"), owner_id=OWNER),
 }
-ASKING: dict[str, tuple[Callable[[SqlStore, str], Awaitable[Any]], object]] = {
+ASKING: dict[str, tuple[Callable[[Store, str], Awaitable[Any]], object]] = {
     "owner": (lambda store, odd: store.owner(odd), None),
     "events": (lambda store, odd: store.events(odd, after=0), []),
     "positions": (lambda store, odd: store.positions([odd]), {}),

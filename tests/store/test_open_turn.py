@@ -17,25 +17,24 @@ from indelible.content import Finish, Part, Text, TextDelta, ToolCall, ToolResul
 from indelible.errors import Invalid, NotFound
 from indelible.machine import Status
 from indelible.machine import commands as c
-from indelible.store.commands.idempotency import Request, StoredResponse
 from indelible.store.database.transaction import clean_label
+from indelible.store.outcome import IdempotencyKey, StoredResponse
 from indelible.store.payloads import ChatPatch, NewChat, UserInput
-from indelible.store.protocol import Once
 from indelible.store.queries.open_turn import Expired, Held
 from indelible.store.queries.users import LONGEST_USER_NAME
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 LOOK = ToolCall(id="c1", name="look", arguments="{}")
 USED = Usage(input_tokens=7, output_tokens=5)
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine) -> SqlStore:
+async def store(engine: AsyncEngine) -> Store:
     await settle_in(engine)
-    return SqlStore(get_database(engine))
+    return Store(get_database(engine))
 
 
-async def make(store: SqlStore, engine: AsyncEngine, **words: Any) -> Driver:
+async def make(store: Store, engine: AsyncEngine, **words: Any) -> Driver:
     chat = Driver(store, engine)
     await chat.do(c.Create(with_message=True), "Hello", **words)
     return chat
@@ -45,7 +44,7 @@ async def make(store: SqlStore, engine: AsyncEngine, **words: Any) -> Driver:
 
 
 async def test_the_work_of_a_chat_is_its_open_turn_and_the_whole_conversation(
-    store: SqlStore, engine: AsyncEngine
+    store: Store, engine: AsyncEngine
 ) -> None:
     chat = await make(store, engine, model="small", system_prompt="Be brief.")
     await chat.do(c.UpdateChat(), payload=ChatPatch(parameters={"temperature": 0.5}))
@@ -58,7 +57,7 @@ async def test_the_work_of_a_chat_is_its_open_turn_and_the_whole_conversation(
     assert (work.next_step, work.attempt, work.parts, work.n, work.usage) == (1, None, [], 0, None)
 
 
-async def test_a_chat_that_rests_has_no_work(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_chat_that_rests_has_no_work(store: Store, engine: AsyncEngine) -> None:
     chat = await make(store, engine, model="small", title="Rain")
     await chat.work()
     await chat.end(c.FinishTurn, pending=[Finish()])
@@ -67,13 +66,13 @@ async def test_a_chat_that_rests_has_no_work(store: SqlStore, engine: AsyncEngin
     assert (work.model, work.titled, work.holder) == ("small", True, None)
 
 
-async def test_a_chat_that_does_not_exist_has_none_either(store: SqlStore) -> None:
+async def test_a_chat_that_does_not_exist_has_none_either(store: Store) -> None:
     with pytest.raises(NotFound):
         await store.work("chat_nowhere")
 
 
 async def test_the_model_is_that_of_the_message_and_a_message_keeps_the_chats_of_its_time(
-    store: SqlStore, engine: AsyncEngine
+    store: Store, engine: AsyncEngine
 ) -> None:
     chat = await make(store, engine)
     assert (await store.work(chat.id)).model is None
@@ -92,7 +91,7 @@ async def test_the_model_is_that_of_the_message_and_a_message_keeps_the_chats_of
 
 @pytest.mark.parametrize("kind", [c.Retry, c.Edit, c.Regenerate, c.Send])
 async def test_a_turn_that_is_begun_anew_may_have_another_model(
-    store: SqlStore, engine: AsyncEngine, kind: type[c.Command]
+    store: Store, engine: AsyncEngine, kind: type[c.Command]
 ) -> None:
     chat = await make(store, engine, model="small")
     await chat.work()
@@ -103,7 +102,7 @@ async def test_a_turn_that_is_begun_anew_may_have_another_model(
     assert (await store.work(chat.id)).model == "big"
 
 
-async def test_a_compaction_is_told_apart(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_compaction_is_told_apart(store: Store, engine: AsyncEngine) -> None:
     chat = await make(store, engine)
     await chat.work()
     await chat.end(c.FinishTurn, pending=[Finish()])
@@ -113,7 +112,7 @@ async def test_a_compaction_is_told_apart(store: SqlStore, engine: AsyncEngine) 
 
 
 async def test_an_adopted_attempt_comes_with_what_it_said_and_where_its_journal_ends(
-    store: SqlStore, engine: AsyncEngine
+    store: Store, engine: AsyncEngine
 ) -> None:
     chat = await make(store, engine)
     await chat.work("live", TextDelta("1", "Let me look."))
@@ -136,7 +135,7 @@ async def test_an_adopted_attempt_comes_with_what_it_said_and_where_its_journal_
     assert (work.next_step, work.usage) == (3, USED)
 
 
-async def test_the_next_step_is_the_one_that_the_store_will_number_so(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_the_next_step_is_the_one_that_the_store_will_number_so(store: Store, engine: AsyncEngine) -> None:
     chat = await make(store, engine)
     await chat.do(c.Acquire(worker_id="live"))
     for expected in (1, 2, 3):
@@ -150,7 +149,7 @@ async def test_the_next_step_is_the_one_that_the_store_will_number_so(store: Sql
         await chat.end(c.CommitStep, pending=[TextDelta("1", "Well."), Finish()])
 
 
-async def test_the_usage_is_the_last_replys_even_if_that_is_not_known(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_the_usage_is_the_last_replys_even_if_that_is_not_known(store: Store, engine: AsyncEngine) -> None:
     chat = await make(store, engine)
     await chat.work("live", TextDelta("1", "One."))
     await chat.end(c.CommitStep, pending=[Finish(usage=USED)])
@@ -160,7 +159,7 @@ async def test_the_usage_is_the_last_replys_even_if_that_is_not_known(store: Sql
     assert (await store.work(chat.id)).usage is None
 
 
-async def test_work_is_of_one_moment_whatever_is_written_meanwhile(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_work_is_of_one_moment_whatever_is_written_meanwhile(store: Store, engine: AsyncEngine) -> None:
     """A step is open or it is in the conversation, never both and never neither."""
     chat = await make(store, engine)
     await chat.do(c.Acquire(worker_id="live"))
@@ -176,7 +175,7 @@ async def test_work_is_of_one_moment_whatever_is_written_meanwhile(store: SqlSto
 # --- held ---
 
 
-async def test_a_worker_is_told_what_it_holds_and_what_is_wanted_of_it(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_worker_is_told_what_it_holds_and_what_is_wanted_of_it(store: Store, engine: AsyncEngine) -> None:
     await store.beat("other")
     running, stopped, others, released = [await make(store, engine) for _ in range(4)]
     for chat, worker in ((running, "live"), (stopped, "live"), (others, "other"), (released, "live")):
@@ -192,14 +191,14 @@ async def test_a_worker_is_told_what_it_holds_and_what_is_wanted_of_it(store: Sq
     assert await store.held("nobody") == []
 
 
-async def test_what_was_taken_away_is_not_held_any_more(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_what_was_taken_away_is_not_held_any_more(store: Store, engine: AsyncEngine) -> None:
     chat = await make(store, engine)
     await chat.work()
     await chat.do(c.Edit(message_id=await chat.last_id("user")), "Rather this")
     assert await store.held("live") == []
 
 
-async def test_the_next_turn_is_held_by_the_same_worker(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_the_next_turn_is_held_by_the_same_worker(store: Store, engine: AsyncEngine) -> None:
     chat = await make(store, engine)
     await chat.work()
     await chat.do(c.Send(), "And now?")
@@ -224,9 +223,7 @@ async def set_deadline(engine: AsyncEngine, chat: Driver, ago_s: float) -> None:
         await connection.execute(update(chats).where(chats.c.id == chat.id).values(deadline_at=then))
 
 
-async def test_chats_that_waited_in_vain_are_found_the_longest_waiting_first(
-    store: SqlStore, engine: AsyncEngine
-) -> None:
+async def test_chats_that_waited_in_vain_are_found_the_longest_waiting_first(store: Store, engine: AsyncEngine) -> None:
     late, later, patient, endless = [await make(store, engine) for _ in range(4)]
     for chat, deadline_s in ((late, 60.0), (later, 60.0), (patient, 3600.0), (endless, None)):
         await wait_outside(chat, deadline_s=deadline_s)
@@ -239,7 +236,7 @@ async def test_chats_that_waited_in_vain_are_found_the_longest_waiting_first(
     assert await store.expired(limit=9) == [found[1]]
 
 
-async def test_a_chat_that_was_answered_is_not_overdue(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_chat_that_was_answered_is_not_overdue(store: Store, engine: AsyncEngine) -> None:
     chat = await wait_outside(await make(store, engine), deadline_s=60)
     await set_deadline(engine, chat, 5)
     result = ToolResult(call_id="c1", name="look", output="seen")
@@ -255,9 +252,7 @@ async def list_workers(engine: AsyncEngine) -> set[str]:
         return set((await connection.execute(select(workers.c.id))).scalars())
 
 
-async def test_when_all_workers_are_retired_their_chats_are_anybodys_at_once(
-    store: SqlStore, engine: AsyncEngine
-) -> None:
+async def test_when_all_workers_are_retired_their_chats_are_anybodys_at_once(store: Store, engine: AsyncEngine) -> None:
     chat = await make(store, engine)
     await chat.work()
     await store.retire_all()
@@ -267,14 +262,16 @@ async def test_when_all_workers_are_retired_their_chats_are_anybodys_at_once(
 
 
 async def test_cleaning_up_forgets_old_keys_and_workers_long_dead_and_nothing_else(
-    store: SqlStore, engine: AsyncEngine
+    store: Store, engine: AsyncEngine
 ) -> None:
     chat = await make(store, engine)
     await chat.do(c.Acquire(worker_id="dead"))
     for key in ("old", "young"):
-        request = Request(user_id=OWNER, key=key, route="POST /messages", body_hash=b"1")
+        request = IdempotencyKey(user_id=OWNER, key=key, route="POST /messages", body_hash=b"1")
         words = UserInput(blocks=[Text(key)])
-        await store.execute(chat.id, c.Send(), words, once=Once(request, lambda outcome: StoredResponse(202, b"{}")))
+        await store.execute(
+            chat.id, c.Send(), words, key=request._replace(respond=lambda outcome: StoredResponse(202, b"{}"))
+        )
     async with begin_write(engine) as connection:
         long_ago = datetime.now(UTC) - timedelta(seconds=1)
         old = idempotency_keys.c.key == "old"
@@ -289,7 +286,7 @@ async def test_cleaning_up_forgets_old_keys_and_workers_long_dead_and_nothing_el
     assert (await chat.row()).holder == "live", "a chat that names a forgotten worker is anybody's"
 
 
-async def test_a_user_is_made_once_and_found_again(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_user_is_made_once_and_found_again(store: Store, engine: AsyncEngine) -> None:
     ids = await asyncio.gather(*(store.ensure_user("grace") for _ in range(6)))
     assert len(set(ids)) == 1
     assert await store.ensure_user("Ada") == OWNER
@@ -299,9 +296,7 @@ async def test_a_user_is_made_once_and_found_again(store: SqlStore, engine: Asyn
 
 
 @pytest.mark.parametrize("name", ["", " ada", "ada\n", "a\0", "x" * (LONGEST_USER_NAME + 1), "\x1b[31m"])
-async def test_a_user_gets_no_name_that_an_account_may_not_have(
-    store: SqlStore, engine: AsyncEngine, name: str
-) -> None:
+async def test_a_user_gets_no_name_that_an_account_may_not_have(store: Store, engine: AsyncEngine, name: str) -> None:
     with pytest.raises(Invalid, match="printable"):
         await store.ensure_user(name)
     async with begin_write(engine) as connection:
@@ -310,13 +305,13 @@ async def test_a_user_gets_no_name_that_an_account_may_not_have(
     assert await store.ensure_user(name) == "old", "a user who has such a name is found"
 
 
-async def test_a_user_that_was_made_may_own_chats(store: SqlStore) -> None:
+async def test_a_user_that_was_made_may_own_chats(store: Store) -> None:
     owner_id = await store.ensure_user("grace")
     await store.execute("chat_1", c.Create(), NewChat(owner_id=owner_id))
     assert [chat.id for chat in await store.list_chats(owner_id)] == ["chat_1"]
 
 
-async def test_a_chat_has_an_owner_if_it_is_there(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_chat_has_an_owner_if_it_is_there(store: Store, engine: AsyncEngine) -> None:
     chat = await make(store, engine)
     assert await store.owner(chat.id) == OWNER
     await chat.do(c.Delete())

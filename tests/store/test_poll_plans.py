@@ -21,7 +21,7 @@ from indelible.machine import commands
 from indelible.store.database.sqlite import connect
 from indelible.store.database.transaction import spell_for_sqlite
 from indelible.store.payloads import NewChat
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 from indelible.testing import ManualClock
 
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
@@ -32,16 +32,16 @@ _ALIAS: Final = re.compile(r"\b(?:FROM|JOIN) (\w+) (?:AS )?(\w+)")
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine) -> AsyncIterator[SqlStore]:
+async def store(engine: AsyncEngine) -> AsyncIterator[Store]:
     await settle_in(engine)
-    store = SqlStore(get_database(engine))
+    store = Store(get_database(engine))
     for number in range(3):
         await store.execute(f"chat_{number}", commands.Create(), NewChat(owner_id=OWNER))
     yield store
     get_database(engine).observe = None
 
 
-async def poll(store: SqlStore) -> None:
+async def poll(store: Store) -> None:
     """All that a worker does without anybody asking for it."""
     await store.beat("worker_a")
     await store.held("worker_a")
@@ -66,7 +66,7 @@ def find_scans(file: str, sql: str) -> set[str]:
 
 @pytest.mark.parametrize("analyzed", [False, True])
 async def test_s101_a_poll_reads_no_table_that_grows_with_idle_chats(
-    store: SqlStore, engine: AsyncEngine, analyzed: bool
+    store: Store, engine: AsyncEngine, analyzed: bool
 ) -> None:
     file = str(engine.url.database)
     if analyzed:
@@ -80,5 +80,5 @@ async def test_s101_a_poll_reads_no_table_that_grows_with_idle_chats(
     assert {sql: scanned for sql in asked if (scanned := find_scans(file, sql))} == {}
 
 
-async def test_a_scan_is_found(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_scan_is_found(store: Store, engine: AsyncEngine) -> None:
     assert find_scans(str(engine.url.database), "SELECT c.id FROM chats AS c WHERE c.holder = $1") == {"chats"}

@@ -14,21 +14,21 @@ from indelible.content import Finish, Text, TextDelta, ToolCall, ToolResult
 from indelible.errors import Invalid, NotAllowed, NotFound, TooLarge, TooMany
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.protocol import Outcome
-from indelible.store.sql_store import SqlStore
+from indelible.store.outcome import Outcome
+from indelible.store.store import Store
 
 REPLY = [TextDelta("1", "Done."), Finish()]
 CALLS = ("c1", "c2")
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine) -> SqlStore:
+async def store(engine: AsyncEngine) -> Store:
     await settle_in(engine)
-    return SqlStore(get_database(engine))
+    return Store(get_database(engine))
 
 
 @pytest.fixture
-async def chat(store: SqlStore, engine: AsyncEngine) -> Driver:
+async def chat(store: Store, engine: AsyncEngine) -> Driver:
     """A live worker is in the middle of a sentence."""
     return await (await Driver(store, engine).create()).work()
 
@@ -278,7 +278,7 @@ async def test_a_message_that_is_too_large_is_refused(chat: Driver, engine: Asyn
     assert await dump(engine) == before
 
 
-async def test_of_five_workers_that_want_a_chat_at_once_one_gets_it(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_of_five_workers_that_want_a_chat_at_once_one_gets_it(store: Store, engine: AsyncEngine) -> None:
     """The others find it held, or busy, which for a worker is as good as not there (R2)."""
     chat = await Driver(store, engine).create()
     taken = await asyncio.gather(*(chat.do(c.Acquire(worker_id="live")) for _ in range(5)), return_exceptions=True)

@@ -11,15 +11,15 @@ from tests.support.engine import get_database
 
 from indelible.content import File, Finish, ToolCall, ToolResult
 from indelible.files.bytes import DatabaseBytes
-from indelible.files.sql_files import SqlFiles
+from indelible.files.store import FileStore
 from indelible.machine import commands as c
 from indelible.store.payloads import ToolResultsInput
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 CALLS = [ToolCall(id=f"c{number}", name="look", arguments="{}") for number in (1, 2)]
 
 
-async def upload(files: SqlFiles, name: str) -> File:
+async def upload(files: FileStore, name: str) -> File:
     async def read() -> AsyncIterator[bytes]:
         yield name.encode()
 
@@ -27,7 +27,7 @@ async def upload(files: SqlFiles, name: str) -> File:
     return File("text/plain", file_id=stored.id)
 
 
-async def bring(store: SqlStore, chat: Driver, files: list[File]) -> None:
+async def bring(store: Store, chat: Driver, files: list[File]) -> None:
     results = [
         ToolResult(call_id=call.id, name="look", output="seen", files=[file])
         for call, file in zip(CALLS, files, strict=True)
@@ -40,8 +40,8 @@ async def test_results_that_come_at_once_with_the_same_files_in_any_order_do_not
     engine: AsyncEngine,
 ) -> None:
     await settle_in(engine)
-    store = SqlStore(get_database(engine))
-    files = SqlFiles(store.database, [DatabaseBytes(store.database)])
+    store = Store(get_database(engine))
+    files = FileStore(store.database, [DatabaseBytes(store.database)])
     named = [await upload(files, "a.txt"), await upload(files, "b.txt")]
     for _ in range(8):
         waiting = []

@@ -19,20 +19,20 @@ from indelible.content import Finish, ReasoningDelta, TextDelta, ToolCall, Usage
 from indelible.errors import Interrupted, LeaseLost
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 RETRY = {"delay_ms": 2000, "kind": "overloaded", "provider": "demo", "status": 529, "message": "Too busy."}
 REPLY = [TextDelta("1", "It is raining."), Finish()]
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine) -> SqlStore:
+async def store(engine: AsyncEngine) -> Store:
     await settle_in(engine)
-    return SqlStore(get_database(engine))
+    return Store(get_database(engine))
 
 
 @pytest.fixture
-async def chat(store: SqlStore, engine: AsyncEngine) -> Driver:
+async def chat(store: Store, engine: AsyncEngine) -> Driver:
     """A live worker's model has thought about it, and nothing more."""
     return await (await Driver(store, engine).create()).work("live", ReasoningDelta("r", "Hm"))
 
@@ -75,7 +75,7 @@ async def test_a_retry_after_a_step_that_was_kept_ends_no_attempt(chat: Driver) 
     assert await chat.said() == said
 
 
-async def test_whoever_joins_in_the_wait_sees_the_retry(chat: Driver, store: SqlStore) -> None:
+async def test_whoever_joins_in_the_wait_sees_the_retry(chat: Driver, store: Store) -> None:
     assert (await store.view(chat.id)).retry is None
     await announce(chat)
     view = await store.view(chat.id)

@@ -47,7 +47,7 @@ from indelible.store.database.sqlite import READERS, SqliteDatabase
 from indelible.store.database.transaction import Transaction
 from indelible.store.journal.append import Appended, JournalRow
 from indelible.store.journal.tool_ledger import RunKey, RunStarted
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 IfBusy = Literal["during", "after"]
 Call = Coroutine[Any, Any, object]
@@ -161,8 +161,8 @@ class Place:
         self.opened = self._open()
 
     @property
-    def store(self) -> SqlStore:
-        return SqlStore(self.opened)
+    def store(self) -> Store:
+        return Store(self.opened)
 
     def _open(self) -> OpenDatabase:
         if self._address.is_sqlite:

@@ -21,20 +21,20 @@ from indelible.errors import Interrupted, LeaseLost, NotAllowed
 from indelible.loop.prompt.build import build_prompt
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 NOTICE = "Stopped by you."
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine) -> SqlStore:
+async def store(engine: AsyncEngine) -> Store:
     await settle_in(engine)
-    return SqlStore(get_database(engine))
+    return Store(get_database(engine))
 
 
 @pytest.fixture
-async def chat(store: SqlStore, engine: AsyncEngine) -> Driver:
+async def chat(store: Store, engine: AsyncEngine) -> Driver:
     """A live worker is in the middle of a sentence."""
     chat = await Driver(store, engine).create("Is it raining?")
     return await chat.work("live", TextDelta("1", "It is"))
@@ -184,7 +184,7 @@ async def test_s58_s59_a_stop_keeps_the_partial_reply_and_a_notice_below_it(chat
 
 @pytest.mark.parametrize("alive", [True, False])
 async def test_s60_a_stop_before_any_token_leaves_only_the_notice(
-    store: SqlStore, engine: AsyncEngine, alive: bool
+    store: Store, engine: AsyncEngine, alive: bool
 ) -> None:
     chat = await Driver(store, engine).create("Is it raining?")
     await chat.do(c.Acquire(worker_id="live"))
@@ -218,7 +218,7 @@ async def test_s63_the_next_prompt_has_the_user_and_the_partial_but_not_the_noti
     assert texts == [("user", ["Is it raining?"]), ("assistant", ["It is"]), ("user", ["Go on."])]
 
 
-async def test_s64_chats_never_see_each_others_parts(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_s64_chats_never_see_each_others_parts(store: Store, engine: AsyncEngine) -> None:
     ada, bob = Driver(store, engine), Driver(store, engine)
     for chat in (ada, bob):
         await chat.create()

@@ -15,7 +15,7 @@ from indelible.machine import commands
 from indelible.store.database.transaction import Transaction
 from indelible.store.limits import StoreLimits
 from indelible.store.payloads import ChatPatch, NewChat, ToolResultsInput, UserInput
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 LIMITS = StoreLimits(
     message_bytes=1000, system_bytes=1000, parameters_bytes=1000, tools_bytes=1000, tool_result_bytes=1000
@@ -41,13 +41,13 @@ TOO_MUCH: dict[str, tuple[dict[str, Any], type[Refused]]] = {
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine) -> SqlStore:
+async def store(engine: AsyncEngine) -> Store:
     await settle_in(engine)
-    return SqlStore(get_database(engine), limits=LIMITS)
+    return Store(get_database(engine), limits=LIMITS)
 
 
 @pytest.mark.parametrize("name", TOO_MUCH)
-async def test_s102_a_chat_is_not_given_more_than_the_limit(store: SqlStore, engine: AsyncEngine, name: str) -> None:
+async def test_s102_a_chat_is_not_given_more_than_the_limit(store: Store, engine: AsyncEngine, name: str) -> None:
     fields, error = TOO_MUCH[name]
     await store.execute("chat_a", commands.Create(), NewChat(owner_id=OWNER))
     before = await dump(engine)
@@ -59,7 +59,7 @@ async def test_s102_a_chat_is_not_given_more_than_the_limit(store: SqlStore, eng
     assert await dump(engine) == before
 
 
-async def test_s102_a_message_and_a_result_are_not_larger_than_the_limit(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_s102_a_message_and_a_result_are_not_larger_than_the_limit(store: Store, engine: AsyncEngine) -> None:
     await store.execute("chat_a", commands.Create(), NewChat(owner_id=OWNER))
     before = await dump(engine)
     with pytest.raises(TooLarge, match=r"Message too long: 1,0\d\d bytes \(limit 1,000\)"):
@@ -70,7 +70,7 @@ async def test_s102_a_message_and_a_result_are_not_larger_than_the_limit(store: 
     assert await dump(engine) == before
 
 
-async def test_s102_what_is_within_the_limits_is_stored(store: SqlStore) -> None:
+async def test_s102_what_is_within_the_limits_is_stored(store: Store) -> None:
     fields: dict[str, Any] = {"title": "x" * 1000, "model": "x" * 200, "system_prompt": "x" * 900}
     new = NewChat(owner_id=OWNER, parameters={"stop": ["x" * 900]}, blocks=[Text("x" * 900)], tools=TOOLS, **fields)
     await store.execute("chat_a", commands.Create(with_message=True), new)
@@ -80,7 +80,7 @@ async def test_s102_what_is_within_the_limits_is_stored(store: SqlStore) -> None
 
 
 async def test_s102_reading_a_queue_reads_neither_messages_nor_the_running_reply(
-    store: SqlStore, engine: AsyncEngine
+    store: Store, engine: AsyncEngine
 ) -> None:
     await store.execute("chat_a", commands.Create(with_message=True), NewChat(owner_id=OWNER, blocks=[Text("One")]))
     await store.execute("chat_a", commands.Send(), UserInput(blocks=[Text("Two")]))
@@ -94,13 +94,13 @@ async def test_s102_reading_a_queue_reads_neither_messages_nor_the_running_reply
     assert not any("journal" in sql or "messages" in sql for sql in statements)
 
 
-async def test_s109_a_check_writes_and_changes_nothing(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_s109_a_check_writes_and_changes_nothing(store: Store, engine: AsyncEngine) -> None:
     before = await dump(engine)
     await store.check_writable(OWNER)
     assert await dump(engine) == before
 
 
-async def test_s109_a_database_that_cannot_be_written_fails_the_check(store: SqlStore) -> None:
+async def test_s109_a_database_that_cannot_be_written_fails_the_check(store: Store) -> None:
     async def forbid(transaction: Transaction) -> None:
         is_sqlite = transaction.dialect == "sqlite"
         await transaction.run("PRAGMA query_only = ON" if is_sqlite else "SET default_transaction_read_only = on")

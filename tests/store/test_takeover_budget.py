@@ -22,20 +22,20 @@ from indelible.machine import commands as c
 from indelible.machine.decide_worker import MAX_STALLED_TAKEOVERS, MAX_TAKEOVERS
 from indelible.store.commands.apply.texts import CONTINUE, NOTICES
 from indelible.store.journal.append import JournalRow
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 GIVEN_UP = NOTICES["crashed"]
 LOOK, ASK = ToolCall(id="c1", name="look", arguments="{}"), ToolCall(id="c2", name="ask", arguments="{}")
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine) -> SqlStore:
+async def store(engine: AsyncEngine) -> Store:
     await settle_in(engine)
-    return SqlStore(get_database(engine))
+    return Store(get_database(engine))
 
 
 @pytest.fixture
-async def chat(store: SqlStore, engine: AsyncEngine) -> Driver:
+async def chat(store: Store, engine: AsyncEngine) -> Driver:
     """A worker is in the middle of a sentence."""
     return await (await Driver(store, engine).create("Is it raining?")).work("live", TextDelta("1", "It is"))
 
@@ -96,7 +96,7 @@ async def test_a_hand_over_does_not_count_however_often_it_happens(chat: Driver)
     assert (await chat.state(), await count(chat)) == (State.RUNNING, (0, 0, 0))
 
 
-async def test_a_worker_that_was_retired_without_letting_go_counts(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_worker_that_was_retired_without_letting_go_counts(store: Store, engine: AsyncEngine) -> None:
     chat = await Driver(store, engine).create()
     await store.beat("fresh")
     await chat.do(c.Acquire(worker_id="fresh"))
@@ -170,7 +170,7 @@ async def test_an_attempt_that_was_handed_over_whole_is_adopted_and_not_counted(
     assert await count(chat) == (0, 0, 0)
 
 
-async def test_of_an_adopted_attempt_only_the_new_holder_writes_on(chat: Driver, store: SqlStore) -> None:
+async def test_of_an_adopted_attempt_only_the_new_holder_writes_on(chat: Driver, store: Store) -> None:
     await chat.say(LOOK, Finish("tool_calls"))
     attempt_id, old = chat.attempt_id, chat.epoch
     await take_over(chat)
@@ -221,7 +221,7 @@ async def test_giving_up_tells_readers_what_became_of_the_attempt_and_why(chat: 
 
 
 async def test_a_turn_that_is_given_up_is_not_in_the_answer_and_is_no_candidate_any_more(
-    chat: Driver, store: SqlStore, engine: AsyncEngine
+    chat: Driver, store: Store, engine: AsyncEngine
 ) -> None:
     for _ in range(MAX_STALLED_TAKEOVERS):
         await take_over(chat)
@@ -234,7 +234,7 @@ async def test_a_turn_that_is_given_up_is_not_in_the_answer_and_is_no_candidate_
 
 
 async def test_the_last_holder_of_a_turn_that_was_given_up_can_write_no_more(
-    chat: Driver, store: SqlStore, engine: AsyncEngine
+    chat: Driver, store: Store, engine: AsyncEngine
 ) -> None:
     for _ in range(MAX_STALLED_TAKEOVERS):
         await take_over(chat)
@@ -297,7 +297,7 @@ async def test_results_of_tools_need_no_instruction_to_go_on(chat: Driver) -> No
     assert [role for role, _ in await chat.said()] == ["user", "assistant", "tool"]
 
 
-async def test_an_attempt_that_showed_nothing_needs_none(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_an_attempt_that_showed_nothing_needs_none(store: Store, engine: AsyncEngine) -> None:
     chat = await (await Driver(store, engine).create()).work("live", ReasoningDelta("r", "Hm"))
     await take_over(chat)
     assert await chat.said() == [("user", "Hello")]
@@ -306,7 +306,7 @@ async def test_an_attempt_that_showed_nothing_needs_none(store: SqlStore, engine
 # --- many at once ---
 
 
-async def test_of_many_that_take_over_at_once_one_counts(chat: Driver, store: SqlStore) -> None:
+async def test_of_many_that_take_over_at_once_one_counts(chat: Driver, store: Store) -> None:
     await chat.bury()
     epoch = chat.epoch
     rivals = (store.acquire("live", limit=1) for _ in range(6))

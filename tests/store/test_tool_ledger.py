@@ -18,9 +18,10 @@ from indelible.errors import LeaseLost
 from indelible.machine.commands import Acquire, Create, StartAttempt
 from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
 from indelible.store.journal.writer import Journal, JournalWriter
+from indelible.store.outcome import AttemptName
 from indelible.store.payloads import NewChat
-from indelible.store.queries.chat_view import AttemptName, load_rows
-from indelible.store.sql_store import SqlStore
+from indelible.store.queries.chat_view import load_rows
+from indelible.store.store import Store
 from indelible.testing import ManualClock
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
@@ -32,7 +33,7 @@ RESULT = ToolResult(call_id="c1", name="pay", output="paid")
 async def attempt(engine: AsyncEngine) -> AttemptName:
     async with begin_write(engine) as connection:
         await connection.execute(insert(users).values(id="user_1", name="ada", created_at=NOW))
-    store = SqlStore(get_database(engine))
+    store = Store(get_database(engine))
     created = await store.execute("chat_1", Create(with_message=True), NewChat(owner_id="user_1", blocks=[Text("hi")]))
     held = await store.execute("chat_1", Acquire(worker_id="worker_1"))
     assert created.turn_id is not None
@@ -46,7 +47,7 @@ class Bench:
         self.told: list[int] = []
         clock = ManualClock(skip_sleeps=True)
         self.journal = Journal(
-            SqlStore(get_database(engine)),
+            Store(get_database(engine)),
             clock=clock,
             on_committed=lambda rows: self.told.extend(row.n for row in rows),
             interval_s=0,
@@ -80,7 +81,7 @@ async def test_a_call_is_in_the_ledger_and_in_the_journal_when_record_returns(
 
 
 async def test_what_is_another_chats_is_not_read_by_its_name_alone(engine: AsyncEngine, attempt: AttemptName) -> None:
-    store = SqlStore(get_database(engine))
+    store = Store(get_database(engine))
     await store.execute("chat_2", Create(), NewChat(owner_id="user_1"))
     async with Bench(engine, attempt) as bench:
         await bench.writer.record(bench.started, ToolStarted("c1", "pay"))
@@ -100,7 +101,7 @@ async def test_whoever_lost_the_chat_can_neither_start_nor_settle(engine: AsyncE
 
 
 async def test_a_change_whose_answer_was_lost_is_recorded_once(engine: AsyncEngine, attempt: AttemptName) -> None:
-    store = SqlStore(get_database(engine))
+    store = Store(get_database(engine))
     bench = Bench(engine, attempt)
     bench.writer.publish(ToolStarted("c1", "pay"))
     bench.writer._changes.append(bench.started)

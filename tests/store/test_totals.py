@@ -12,16 +12,16 @@ from indelible.content import Finish, TextDelta, Usage
 from indelible.ids import new_id
 from indelible.machine import commands as c
 from indelible.store.commands.totals import Totals
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 from indelible.testing.invariants import find_faults, load_chat
 
 FIRST, SECOND = Usage(input_tokens=10, output_tokens=3), Usage(input_tokens=20, output_tokens=5, reasoning_tokens=2)
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine) -> SqlStore:
+async def store(engine: AsyncEngine) -> Store:
     await settle_in(engine)
-    return SqlStore(get_database(engine))
+    return Store(get_database(engine))
 
 
 async def reply(chat: Driver, usage: Usage | None, cost_nanousd: int | None = None) -> None:
@@ -29,7 +29,7 @@ async def reply(chat: Driver, usage: Usage | None, cost_nanousd: int | None = No
     await chat.end(c.FinishTurn, pending=[Finish(usage=usage)], cost_nanousd=cost_nanousd)
 
 
-async def load_totals(store: SqlStore, chat_id: str) -> Totals:
+async def load_totals(store: Store, chat_id: str) -> Totals:
     stored = await load_chat(store.database, chat_id)
     assert stored is not None
     assert find_faults(stored) == []
@@ -39,7 +39,7 @@ async def load_totals(store: SqlStore, chat_id: str) -> Totals:
 
 
 async def test_a_chat_adds_up_the_replies_of_every_branch_and_a_fork_its_copies(
-    store: SqlStore, engine: AsyncEngine
+    store: Store, engine: AsyncEngine
 ) -> None:
     chat = await Driver(store, engine).create("one")
     assert await load_totals(store, chat.id) == Totals(None, None)
@@ -54,7 +54,7 @@ async def test_a_chat_adds_up_the_replies_of_every_branch_and_a_fork_its_copies(
     assert await load_totals(store, fork) == Totals(FIRST, 100)
 
 
-async def test_totals_that_do_not_add_up_are_a_fault(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_totals_that_do_not_add_up_are_a_fault(store: Store, engine: AsyncEngine) -> None:
     chat = await Driver(store, engine).create("one")
     await reply(chat, FIRST, 100)
     async with begin_read(engine) as connection:
@@ -69,7 +69,7 @@ async def test_totals_that_do_not_add_up_are_a_fault(store: SqlStore, engine: As
     assert "its messages add up to" in fault
 
 
-async def test_what_a_worker_adds_late_counts_once(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_what_a_worker_adds_late_counts_once(store: Store, engine: AsyncEngine) -> None:
     """The reply was stopped while its worker seemed dead; the worker knows what it used (rule 1.8)."""
     chat = await (await Driver(store, engine).create()).work("live")
     await chat.bury()

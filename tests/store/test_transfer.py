@@ -17,21 +17,20 @@ from tests.support.stored import load_path
 from indelible.content import Finish, TextDelta, ToolCall, ToolResult, Usage, encode
 from indelible.errors import Invalid, NotFound, TooLarge
 from indelible.machine import commands as c
-from indelible.store.commands.idempotency import Request, RequestRepeated, StoredResponse
 from indelible.store.lists.transfer import ChatFile, parse_file
+from indelible.store.outcome import IdempotencyKey, RequestRepeated, StoredResponse
 from indelible.store.payloads import ChatPatch
-from indelible.store.protocol import Once
 from indelible.store.queries.listing import ChatFilter
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine) -> SqlStore:
+async def store(engine: AsyncEngine) -> Store:
     await settle_in(engine)
-    return SqlStore(get_database(engine), lease_timeout_s=3600)
+    return Store(get_database(engine), lease_timeout_s=3600)
 
 
-async def make_tree(store: SqlStore, engine: AsyncEngine) -> Driver:
+async def make_tree(store: Store, engine: AsyncEngine) -> Driver:
     """A chat with two branches, a partial reply, a notice, a failure, and everything that stands beside it."""
     chat = await Driver(store, engine).create("Is it raining? \0")
     await chat.work("live", TextDelta("1", "It is"))
@@ -47,10 +46,10 @@ async def make_tree(store: SqlStore, engine: AsyncEngine) -> Driver:
     return chat
 
 
-async def bring(store: SqlStore, content: bytes, request: Request | None = None) -> str:
-    once = request and Once(request, lambda outcome: StoredResponse(201, outcome.chat_id.encode()))
+async def bring(store: Store, content: bytes, request: IdempotencyKey | None = None) -> str:
+    once = request and request._replace(respond=lambda outcome: StoredResponse(201, outcome.chat_id.encode()))
     try:
-        return (await store.lists.import_chat(parse_file(content), owner_id=OWNER, once=once)).chat_id
+        return (await store.import_chat(parse_file(content), owner_id=OWNER, key=once)).chat_id
     except RequestRepeated as repeated:
         return repeated.response.body.decode()
 
@@ -59,13 +58,13 @@ def without_time(file: ChatFile) -> ChatFile:
     return msgspec.structs.replace(file, exported_at=file.created_at)
 
 
-async def test_exporting_an_imported_chat_gives_the_same_file(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_exporting_an_imported_chat_gives_the_same_file(store: Store, engine: AsyncEngine) -> None:
     chat = await make_tree(store, engine)
-    file = await store.lists.export_chat(chat.id)
+    file = await store.export_chat(chat.id)
     assert [message.role for message in file.messages] == ["user", "assistant", "notice", "user", "assistant", "notice"]
     new_id = await bring(store, encode(file))
     assert new_id != chat.id
-    assert without_time(await store.lists.export_chat(new_id)) == without_time(file)
+    assert without_time(await store.export_chat(new_id)) == without_time(file)
     view = await store.view(new_id)
     assert (view.status, view.title, view.model) == ("idle", "Rain", "big")
     old, new = await store.tree(chat.id), await store.tree(new_id)
@@ -73,22 +72,22 @@ async def test_exporting_an_imported_chat_gives_the_same_file(store: SqlStore, e
     assert not {item.id for item in new.items} & {item.id for item in old.items}
     assert [event.seq for event in await store.events(new_id, after=0)] == list(range(1, len(new.items) + 1))
     assert [found.id for found in await store.list_chats(OWNER, wanted=ChatFilter(label="a"))] == [new_id, chat.id]
-    assert [found.id for found in (await store.lists.search(OWNER, "snowing")).items] == [new_id, chat.id]
+    assert [found.id for found in (await store.search(OWNER, "snowing")).items] == [new_id, chat.id]
     await store.execute(new_id, c.SwitchBranch(message_id=new.items[0].id))
     await store.execute(new_id, c.Delete())
     assert (await store.view(chat.id)).status == "error"
 
 
-async def test_a_call_that_has_no_result_is_answered_in_the_import(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_call_that_has_no_result_is_answered_in_the_import(store: Store, engine: AsyncEngine) -> None:
     chat = await Driver(store, engine).create()
     await chat.work("live", ToolCall(id="c1", name="ask", arguments="{}"))
     await chat.end(c.AwaitAction, pending=[Finish("tool_calls")])
-    file = await store.lists.export_chat(chat.id)
+    file = await store.export_chat(chat.id)
     new_id = await bring(store, encode(file))
     assert [message.role for message in await load_path(store, new_id)] == ["user", "assistant", "tool"]
 
 
-async def test_results_in_a_file_of_version_1_get_the_outcome_that_their_sentences_tell(store: SqlStore) -> None:
+async def test_results_in_a_file_of_version_1_get_the_outcome_that_their_sentences_tell(store: Store) -> None:
     made = json.loads((Path(__file__).parent / "old_results.json").read_bytes())
     old, rows = made["export"], {row["case"]: row["blocks"] for row in made["rows"]}
     (of_tools,) = (message for message in old["messages"] if message["role"] == "tool")
@@ -104,20 +103,20 @@ async def test_results_in_a_file_of_version_1_get_the_outcome_that_their_sentenc
     assert outcomes[2][3:] == [stopped, ("failed", None), ("failed", None)]
 
 
-async def test_an_import_that_is_repeated_makes_one_chat(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_an_import_that_is_repeated_makes_one_chat(store: Store, engine: AsyncEngine) -> None:
     chat = await make_tree(store, engine)
-    content = encode(await store.lists.export_chat(chat.id))
-    request = Request(OWNER, "key", "POST /import", b"1")
+    content = encode(await store.export_chat(chat.id))
+    request = IdempotencyKey(OWNER, "key", "POST /import", b"1")
     assert await bring(store, content, request) == await bring(store, content, request)
     assert len(await store.list_chats(OWNER)) == 2
 
 
-async def test_an_empty_chat_comes_back_empty(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_an_empty_chat_comes_back_empty(store: Store, engine: AsyncEngine) -> None:
     chat = await Driver(store, engine).create(None)
-    new_id = await bring(store, encode(await store.lists.export_chat(chat.id)))
+    new_id = await bring(store, encode(await store.export_chat(chat.id)))
     assert (await store.tree(new_id)).items == []
     with pytest.raises(NotFound):
-        await store.lists.export_chat("chat_nobody")
+        await store.export_chat("chat_nobody")
 
 
 def change(file: dict[str, Any], place: str, value: Any) -> None:
@@ -174,9 +173,9 @@ MISTAKES: list[tuple[str, Any]] = [
 ]
 
 
-async def test_a_file_with_a_mistake_is_refused_and_changes_nothing(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_file_with_a_mistake_is_refused_and_changes_nothing(store: Store, engine: AsyncEngine) -> None:
     chat = await make_tree(store, engine)
-    content = encode(await store.lists.export_chat(chat.id))
+    content = encode(await store.export_chat(chat.id))
     before = await dump(engine)
     for place, value in MISTAKES:
         file = msgspec.json.decode(content)
@@ -191,7 +190,7 @@ STORED = ("messages.created_at", "chats.created_at", "chats.updated_at", "events
 
 
 @pytest.mark.parametrize("moment", [EARLIEST, LATEST])
-async def test_no_stored_time_makes_a_read_fail(store: SqlStore, engine: AsyncEngine, moment: str) -> None:
+async def test_no_stored_time_makes_a_read_fail(store: Store, engine: AsyncEngine, moment: str) -> None:
     """Files from before such times were refused. On PostgreSQL the driver stores these two as infinity."""
     chat = await make_tree(store, engine)
     for place in STORED:
@@ -200,10 +199,10 @@ async def test_no_stored_time_makes_a_read_fail(store: SqlStore, engine: AsyncEn
         await update_everything(engine, table, column, value)
     read = datetime.fromisoformat(moment)
 
-    file = await store.lists.export_chat(chat.id)
+    file = await store.export_chat(chat.id)
     assert {message.created_at for message in file.messages} == {file.created_at} == {read}
     assert [found.updated_at for found in await store.list_chats(OWNER)] == [read]
-    assert [found.id for found in (await store.lists.search(OWNER, "snowing")).items] == [chat.id]
+    assert [found.id for found in (await store.search(OWNER, "snowing")).items] == [chat.id]
     assert {item.created_at for item in (await store.tree(chat.id)).items} == {read}
     assert {message.created_at for message in (await store.page(chat.id, limit=50)).items} == {read}
     assert (await store.view(chat.id)).status == "error"
@@ -216,20 +215,20 @@ async def update_everything(engine: AsyncEngine, table: str, column: str, value:
 
 
 async def test_an_imported_chat_without_a_title_gets_the_first_words_of_its_first_message(
-    store: SqlStore, engine: AsyncEngine
+    store: Store, engine: AsyncEngine
 ) -> None:
-    file = await store.lists.export_chat((await make_tree(store, engine)).id)
+    file = await store.export_chat((await make_tree(store, engine)).id)
     untitled = msgspec.structs.replace(file, title=None)
     new_id = await bring(store, encode(untitled))
     assert (await store.view(new_id)).title == "Is it raining? \ufffd"
-    assert (await store.lists.export_chat(new_id)).title_is_provisional
+    assert (await store.export_chat(new_id)).title_is_provisional
     empty = msgspec.structs.replace(untitled, head=None, messages=[], title_is_provisional=True)
-    assert (await store.lists.export_chat(await bring(store, encode(empty)))).title is None
+    assert (await store.export_chat(await bring(store, encode(empty)))).title is None
 
 
-async def test_any_text_can_be_imported(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_any_text_can_be_imported(store: Store, engine: AsyncEngine) -> None:
     """PostgreSQL has no character 0 in texts."""
-    content = encode(await store.lists.export_chat((await make_tree(store, engine)).id))
+    content = encode(await store.export_chat((await make_tree(store, engine)).id))
     for place in ("title", "model", "messages.1.model", "messages.1.provider", "labels"):
         file = msgspec.json.decode(content)
         change(file, place, ["a\0b"] if place == "labels" else "a\0b")

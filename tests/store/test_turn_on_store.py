@@ -38,11 +38,11 @@ from indelible.machine.commands import (
 from indelible.machine.states import Status
 from indelible.models import Call
 from indelible.store.journal.writer import Journal, JournalWriter
+from indelible.store.outcome import Outcome
 from indelible.store.payloads import Leftover, NewChat, StepResult, UserInput
-from indelible.store.protocol import Outcome
 from indelible.store.queries.chat_view import ChatView, load_view
 from indelible.store.queries.leases import beat
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 from indelible.testing import ManualClock, ScriptedModel, parts
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
@@ -59,7 +59,7 @@ class Desk:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
-        self.store = SqlStore(get_database(engine), lease_timeout_s=3600)
+        self.store = Store(get_database(engine), lease_timeout_s=3600)
         self.scope = CancelScope()
         self.saves = 0
         self.before_save: Callable[[int], Any] = lambda number: None
@@ -234,7 +234,7 @@ async def test_s4_a_late_save_after_a_stop_that_ended_the_turn_is_a_success_and_
     async def stop_without_holder(number: int) -> None:
         assert desk.writer is not None
         await desk.journal.drain(desk.writer)
-        impatient = SqlStore(get_database(desk.engine), lease_timeout_s=-1)
+        impatient = Store(get_database(desk.engine), lease_timeout_s=-1)
         await impatient.execute("chat_1", Interrupt())
         desk.scope.interrupt()
 

@@ -12,16 +12,16 @@ from indelible.machine.commands import Acquire, Create, Interrupt, Release, Send
 from indelible.machine.states import Status
 from indelible.store.payloads import NewChat, UserInput
 from indelible.store.queries.liveness import UnheldStop
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine) -> SqlStore:
+async def store(engine: AsyncEngine) -> Store:
     await settle_in(engine)
-    return SqlStore(get_database(engine), lease_timeout_s=3600)
+    return Store(get_database(engine), lease_timeout_s=3600)
 
 
-async def hold_second_turn(store: SqlStore, chat_id: str, worker_id: str) -> Acquire:
+async def hold_second_turn(store: Store, chat_id: str, worker_id: str) -> Acquire:
     """A chat whose first turn has ended, and whose second is held by this worker, which is alive."""
     await store.execute(chat_id, Create(with_message=True), NewChat(owner_id=OWNER, blocks=[Text("hi")]))
     await store.execute(chat_id, Interrupt())
@@ -32,7 +32,7 @@ async def hold_second_turn(store: SqlStore, chat_id: str, worker_id: str) -> Acq
     return held
 
 
-async def test_stops_without_a_live_holder_are_found_the_longest_waiting_first(store: SqlStore) -> None:
+async def test_stops_without_a_live_holder_are_found_the_longest_waiting_first(store: Store) -> None:
     for number in (2, 1, 3, 4):
         await hold_second_turn(store, f"chat_{number}", f"worker_{number}")
     stops = {number: await store.execute(f"chat_{number}", Interrupt()) for number in (2, 1, 3)}
@@ -45,7 +45,7 @@ async def test_stops_without_a_live_holder_are_found_the_longest_waiting_first(s
     assert await store.unheld_stops(limit=1) == found[:1]
 
 
-async def test_a_repeated_stop_ends_the_turn_only_when_its_holder_is_dead_or_gone(store: SqlStore) -> None:
+async def test_a_repeated_stop_ends_the_turn_only_when_its_holder_is_dead_or_gone(store: Store) -> None:
     """What was found is a hint: the holder may have come alive again, and a released chat has none."""
     await hold_second_turn(store, "chat_1", "worker_1")
     await store.execute("chat_1", Interrupt())

@@ -12,7 +12,7 @@ from tests.store.driver import Driver, dump, settle_in
 from tests.support.engine import begin_write, get_database
 from tests.support.tables import journal
 
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 FROM_A_NEWER_VERSION = b'[{"type":"hologram","id":"1"}]'
 
@@ -22,7 +22,7 @@ async def test_a_journal_with_a_part_that_nobody_knows_keeps_no_other_chat_waiti
     engine: AsyncEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     await settle_in(engine)
-    store = SqlStore(get_database(engine))
+    store = Store(get_database(engine))
     poisoned = await (await Driver(store, engine).create()).work("dead")
     poison = {"chat_id": poisoned.id, "attempt_id": poisoned.attempt_id, "n": 2, "parts": FROM_A_NEWER_VERSION}
     poison |= {"at": datetime.now(UTC)}

@@ -16,23 +16,23 @@ from indelible.errors import NotFound
 from indelible.machine import commands as c
 from indelible.service.lists import add_up
 from indelible.store.payloads import StepResult
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 LONG_AGO = date(2000, 1, 1)
 FAR_AWAY = date(2099, 1, 1)
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine) -> SqlStore:
+async def store(engine: AsyncEngine) -> Store:
     await settle_in(engine)
-    return SqlStore(get_database(engine), lease_timeout_s=3600)
+    return Store(get_database(engine), lease_timeout_s=3600)
 
 
-async def load(store: SqlStore, user_id: str | None = OWNER) -> list[UsageDay]:
-    return await store.lists.usage(user_id, since=LONG_AGO, until=FAR_AWAY)
+async def load(store: Store, user_id: str | None = OWNER) -> list[UsageDay]:
+    return await store.usage(user_id, since=LONG_AGO, until=FAR_AWAY)
 
 
-async def test_the_sums_of_the_days_are_the_sums_of_the_attempts(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_the_sums_of_the_days_are_the_sums_of_the_attempts(store: Store, engine: AsyncEngine) -> None:
     for _ in range(3):
         chat = await Driver(store, engine).create()
         await chat.work()
@@ -44,13 +44,13 @@ async def test_the_sums_of_the_days_are_the_sums_of_the_attempts(store: SqlStore
     assert abs(datetime.fromisoformat(day.day).replace(tzinfo=UTC) - datetime.now(UTC)) < timedelta(days=2)
     (named,) = await load(store, None)
     assert named.user == "Ada"
-    assert await store.lists.usage(None, since=LONG_AGO, until=FAR_AWAY, name="Ada") == [named]
+    assert await store.usage(None, since=LONG_AGO, until=FAR_AWAY, name="Ada") == [named]
     assert await load(store, "user_nobody") == []
-    assert await store.lists.usage(OWNER, since=FAR_AWAY, until=FAR_AWAY) == []
+    assert await store.usage(OWNER, since=FAR_AWAY, until=FAR_AWAY) == []
 
 
 async def test_a_retried_a_failed_and_a_stopped_attempt_count_with_what_was_reported(
-    store: SqlStore, engine: AsyncEngine
+    store: Store, engine: AsyncEngine
 ) -> None:
     chat = await Driver(store, engine).create()
     await chat.work("live", UsageUpdate(Usage(input_tokens=7)))
@@ -63,7 +63,7 @@ async def test_a_retried_a_failed_and_a_stopped_attempt_count_with_what_was_repo
 
 
 async def test_usage_that_only_a_worker_that_lost_its_turn_knows_is_added_once(
-    store: SqlStore, engine: AsyncEngine
+    store: Store, engine: AsyncEngine
 ) -> None:
     chat = await Driver(store, engine).create()
     await chat.work()
@@ -78,7 +78,7 @@ async def test_usage_that_only_a_worker_that_lost_its_turn_knows_is_added_once(
     assert (after.input_tokens, after.cost, after.turns) == (9, 1.0, 1)
 
 
-async def test_usage_stays_when_a_chat_is_deleted(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_usage_stays_when_a_chat_is_deleted(store: Store, engine: AsyncEngine) -> None:
     chat = await Driver(store, engine).create()
     await chat.work()
     await chat.end(c.FinishTurn, pending=[Finish()], usage=Usage(input_tokens=1))
@@ -87,13 +87,13 @@ async def test_usage_stays_when_a_chat_is_deleted(store: SqlStore, engine: Async
     assert await load(store) == before
 
 
-async def test_a_user_who_used_nothing_has_no_days_and_a_name_that_nobody_has_is_not_found(store: SqlStore) -> None:
-    assert await store.lists.usage(None, since=LONG_AGO, until=FAR_AWAY, name="Ada") == []
+async def test_a_user_who_used_nothing_has_no_days_and_a_name_that_nobody_has_is_not_found(store: Store) -> None:
+    assert await store.usage(None, since=LONG_AGO, until=FAR_AWAY, name="Ada") == []
     with pytest.raises(NotFound, match=r"There is no user named Bob\."):
-        await store.lists.usage(None, since=LONG_AGO, until=FAR_AWAY, name="Bob")
+        await store.usage(None, since=LONG_AGO, until=FAR_AWAY, name="Bob")
 
 
-async def test_a_cost_that_nobody_knows_is_null_and_not_zero(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_a_cost_that_nobody_knows_is_null_and_not_zero(store: Store, engine: AsyncEngine) -> None:
     """By day and in total; a day without tokens costs nothing, and a known cost is added to what is unknown."""
     chat = await Driver(store, engine).create()
     await chat.work()

@@ -10,10 +10,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import begin_read, begin_write, close_databases, get_database, open_engine
 
 from indelible.errors import Invalid
-from indelible.store.accounts.sql_accounts import SqlAccounts
+from indelible.store.accounts.sql_accounts import AccountStore
 from indelible.store.database.migrate import HEAD, Migrated, migrate
 from indelible.store.queries.likeness import find_likeness, remove_disguise
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 from indelible.testing import ManualClock
 
 
@@ -52,15 +52,15 @@ DIFFERENT = [
 ]
 
 
-def make_accounts(engine: AsyncEngine) -> SqlAccounts:
-    return SqlAccounts(get_database(engine), clock=ManualClock())
+def make_accounts(engine: AsyncEngine) -> AccountStore:
+    return AccountStore(get_database(engine), clock=ManualClock())
 
 
 @pytest.mark.parametrize(("name", "other"), ALIKE, ids=ascii)
 async def test_a_new_name_that_looks_like_anothers_is_refused_wherever_it_is_made(
     engine: AsyncEngine, name: str, other: str
 ) -> None:
-    accounts, store = make_accounts(engine), SqlStore(get_database(engine))
+    accounts, store = make_accounts(engine), Store(get_database(engine))
     ada = await accounts.add_user(name)
     for make in (accounts.add_user, accounts.ensure_account, store.ensure_user):
         with pytest.raises(Invalid, match=f"looks like that of the user {name}. Choose another"):

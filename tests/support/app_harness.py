@@ -43,10 +43,10 @@ from indelible.recording.recorder import DebugRecorder
 from indelible.server.app import Server
 from indelible.server.streaming.sse import DEFAULT_PACE, Pace
 from indelible.settings import Settings, load_settings
+from indelible.store.outcome import Outcome
 from indelible.store.payloads import C, Payload
-from indelible.store.protocol import Outcome
 from indelible.store.queries.chat_view import ChatView
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 from indelible.testing import ScriptedModel
 from indelible.testing.invariants import StoredChat, find_faults, load_chat
 from indelible.tools.toolset import AnyTool
@@ -109,7 +109,7 @@ class WatchedStore:
 
     def __init__(
         self,
-        store: SqlStore,
+        store: Store,
         *,
         before: Callable[[Command], Awaitable[None]] | None = None,
         after: Callable[[Command], Awaitable[None]] | None = None,
@@ -181,8 +181,8 @@ class AppHarness:
         self._services: list[asyncio.Task[None]] = []
         self.app: App
 
-    def open_store(self, *, lease_timeout_s: float = NEVER_S) -> SqlStore:
-        return SqlStore(
+    def open_store(self, *, lease_timeout_s: float = NEVER_S) -> Store:
+        return Store(
             get_database(self.engine),
             lease_timeout_s=lease_timeout_s,
             on_committed=lambda outcome: publish_outcome(self.notifier, outcome),
@@ -260,7 +260,7 @@ class AppHarness:
             return found
 
         worker = make_worker(
-            cast(SqlStore, store or self.store),
+            cast(Store, store or self.store),
             notifier or self.notifier,
             self.feed,
             settings=settings or make_settings(),

@@ -8,7 +8,7 @@ from indelible.content import Message, ToolResult, decode_part
 from indelible.store.database.transaction import Transaction
 from indelible.store.journal.tool_ledger import RunKey
 from indelible.store.queries.chat_view import JournalEntry, load_rows
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 
 _RUNS = """
 SELECT turn_id, step, call_index, call_id, name, arguments, idempotency_key, result FROM tool_runs
@@ -28,17 +28,17 @@ class LedgerEntry(NamedTuple):
     result: ToolResult | None
 
 
-async def load_path(store: SqlStore, chat_id: str) -> list[Message]:
+async def load_path(store: Store, chat_id: str) -> list[Message]:
     """The active path, oldest first."""
     return (await store.view(chat_id, limit=_MORE_THAN_ANY_TEST_WRITES)).messages
 
 
-async def load_journal(store: SqlStore, chat_id: str, attempt_id: str) -> list[JournalEntry]:
+async def load_journal(store: Store, chat_id: str, attempt_id: str) -> list[JournalEntry]:
     """The journal rows of an attempt."""
     return await store.database.read(lambda transaction: load_rows(transaction, chat_id, attempt_id))
 
 
-async def load_ledger(store: SqlStore, chat_id: str, turn_id: str) -> list[LedgerEntry]:
+async def load_ledger(store: Store, chat_id: str, turn_id: str) -> list[LedgerEntry]:
     """Every tool call of a turn that was ever started, with its result if it is known."""
     return await store.database.read(lambda transaction: load_runs(transaction, chat_id, turn_id))
 

@@ -16,8 +16,8 @@ from indelible.ids import new_id
 from indelible.machine.commands import StartAttempt
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.tool_ledger import RunChange, RunKey, RunSettled, RunStarted
+from indelible.store.outcome import Outcome
 from indelible.store.payloads import AttemptStart
-from indelible.store.protocol import Outcome
 
 
 class DeadWorker:

@@ -17,7 +17,7 @@ from tests.support.messages import find_notices
 from indelible.content import File, Text, ToolResult
 from indelible.errors import ModelFailed, StoreFailed
 from indelible.files.bytes import DatabaseBytes, DatabaseWriter
-from indelible.files.sql_files import SqlFiles
+from indelible.files.store import FileStore
 from indelible.models.profile import find_profile
 from indelible.models.protocol import ModelTraits
 from indelible.store.database.errors import DatabaseUnreachable
@@ -159,7 +159,7 @@ class Outage:
 
 
 @pytest.mark.both_databases
-@pytest.mark.parametrize(("owner", "method"), [(SqlFiles, "find_used"), (DatabaseBytes, "read")])
+@pytest.mark.parametrize(("owner", "method"), [(FileStore, "find_used"), (DatabaseBytes, "read")])
 @pytest.mark.may_log(*DATABASE_AWAY)
 async def test_a_connection_that_is_lost_while_files_are_read_is_waited_for(
     harness: AppHarness, monkeypatch: pytest.MonkeyPatch, owner: type, method: str
@@ -171,7 +171,9 @@ async def test_a_connection_that_is_lost_while_files_are_read_is_waited_for(
 
 
 @pytest.mark.both_databases
-@pytest.mark.parametrize(("owner", "method"), [(SqlFiles, "_begin"), (DatabaseWriter, "write"), (SqlFiles, "_finish")])
+@pytest.mark.parametrize(
+    ("owner", "method"), [(FileStore, "_begin"), (DatabaseWriter, "write"), (FileStore, "_finish")]
+)
 @pytest.mark.may_log(*DATABASE_AWAY)
 async def test_a_file_of_a_tool_waits_for_a_lost_connection_and_is_kept(
     harness: AppHarness, monkeypatch: pytest.MonkeyPatch, owner: type, method: str
@@ -198,7 +200,7 @@ async def test_a_file_of_a_tool_waits_for_a_lost_connection_and_is_kept(
 
 @pytest.mark.may_log(*DATABASE_AWAY)
 async def test_a_stop_ends_the_wait_for_a_file(harness: AppHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    outage = Outage(monkeypatch, SqlFiles, "find_used", calls=10**9)
+    outage = Outage(monkeypatch, FileStore, "find_used", calls=10**9)
     await harness.start_worker(ScriptedModel([]))
     chat = await harness.app.create_chat()
     await chat.post(["Look", await harness.app.upload(draw(), name="a.png")])

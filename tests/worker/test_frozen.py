@@ -28,7 +28,7 @@ from indelible.machine.commands import Interrupt
 from indelible.service.stop import StopSweeper
 from indelible.store.journal.append import JournalRow
 from indelible.store.queries.open_turn import Held
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 from indelible.testing import ManualClock, ScriptedModel, parts
 from indelible.testing.model import Script
 from indelible.worker.pulse import Pulse
@@ -129,7 +129,7 @@ async def test_a_worker_that_wakes_goes_on_if_nobody_stopped_it(harness: AppHarn
 class SlowToLook:
     """Stands before the store of a worker, which learns nothing of its chats until the test says so."""
 
-    def __init__(self, store: SqlStore) -> None:
+    def __init__(self, store: Store) -> None:
         self.may_look = asyncio.Event()
         self._store = store
 

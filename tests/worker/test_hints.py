@@ -20,7 +20,7 @@ from indelible.content import Part, TextDelta
 from indelible.ids import new_id
 from indelible.machine.commands import Release
 from indelible.store.payloads import Leftover
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 from indelible.testing import ScriptedModel, parts
 
 NO_POLL: dict[str, Any] = {"poll_interval_s": 600, "heartbeat_interval_s": 600, "lease_timeout_s": 3600}
@@ -34,7 +34,7 @@ class Noting(WatchedStore):
 
     def __init__(self, engine: AsyncEngine, harness: AppHarness) -> None:
         super().__init__(
-            SqlStore(
+            Store(
                 get_database(engine),
                 lease_timeout_s=3600,
                 on_committed=lambda outcome: publish_outcome(harness.notifier, outcome),
@@ -156,7 +156,7 @@ async def test_a_hinted_chat_does_not_pass_one_that_waits_longer(harness: AppHar
     first = await harness.app.create_chat("hang 1")
     await harness.wait_for_text(first, "hang 1")
     silent = App(
-        SqlStore(get_database(harness.engine)),
+        Store(get_database(harness.engine)),
         harness.feed,
         clock=harness.clock,
         owner_id=await harness.store.ensure_user("local"),

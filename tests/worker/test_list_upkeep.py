@@ -18,7 +18,7 @@ from indelible.machine import commands as c
 from indelible.store.database.errors import DatabaseUnreachable
 from indelible.store.payloads import ChatPatch, NewChat
 from indelible.store.queries.listing import ChatFilter
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 from indelible.testing import ManualClock
 from indelible.worker.dependencies import WorkerDependencies
 from indelible.worker.upkeep import ARCHIVE_INTERVAL_S, ListUpkeep
@@ -27,7 +27,7 @@ from indelible.worker.upkeep import ARCHIVE_INTERVAL_S, ListUpkeep
 class Parts:
     """What the upkeep uses of a worker's dependencies."""
 
-    def __init__(self, store: SqlStore, **settings: Any) -> None:
+    def __init__(self, store: Store, **settings: Any) -> None:
         self.store = store
         self.clock = ManualClock()
         self.settings = make_settings(**settings)
@@ -45,23 +45,23 @@ class Parts:
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine) -> SqlStore:
+async def store(engine: AsyncEngine) -> Store:
     await settle_in(engine)
-    return SqlStore(get_database(engine), lease_timeout_s=3600)
+    return Store(get_database(engine), lease_timeout_s=3600)
 
 
-async def list_archived(store: SqlStore) -> list[str]:
+async def list_archived(store: Store) -> list[str]:
     return [chat.id for chat in await store.list_chats(OWNER, wanted=ChatFilter(archived=True))]
 
 
-async def test_chats_that_nobody_uses_are_archived_after_their_days(store: SqlStore, engine: AsyncEngine) -> None:
+async def test_chats_that_nobody_uses_are_archived_after_their_days(store: Store, engine: AsyncEngine) -> None:
     idle, pinned = [await Driver(store, engine).create() for _ in range(2)]
     for chat in (idle, pinned):
         await chat.do(c.Interrupt())
     await pinned.do(c.UpdateChat(), payload=ChatPatch(pinned=True))
     parts = Parts(store, auto_archive_days=30)
     upkeep = parts.make()
-    age_s = ((await store.lists.summaries([idle.id]))[idle.id][1].updated_at - parts.clock.now()).total_seconds()
+    age_s = ((await store.summaries([idle.id]))[idle.id][1].updated_at - parts.clock.now()).total_seconds()
     await parts.clock.advance(max(0.0, age_s) + timedelta(days=29).total_seconds())
     await upkeep.run()
     assert await list_archived(store) == []
@@ -78,7 +78,7 @@ async def test_chats_that_nobody_uses_are_archived_after_their_days(store: SqlSt
 
 
 async def test_without_the_setting_nothing_is_archived_and_messages_are_indexed(
-    store: SqlStore, engine: AsyncEngine
+    store: Store, engine: AsyncEngine
 ) -> None:
     chat = await Driver(store, engine).create()
     await chat.do(c.Interrupt())
@@ -86,11 +86,11 @@ async def test_without_the_setting_nothing_is_archived_and_messages_are_indexed(
     await parts.clock.advance(timedelta(days=50_000).total_seconds())
     await parts.make().run()
     assert await list_archived(store) == []
-    assert await store.lists.index(limit=1) == 0
+    assert await store.index(limit=1) == 0
 
 
 async def test_a_failure_is_repeated_by_the_next_round(
-    store: SqlStore, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+    store: Store, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await Driver(store, engine).create()
     parts = Parts(store)
@@ -100,14 +100,14 @@ async def test_a_failure_is_repeated_by_the_next_round(
         raise DatabaseUnreachable("It is away.")
 
     with monkeypatch.context() as patched:
-        patched.setattr(store.lists, "index", fail)
+        patched.setattr(store, "index", fail)
         await upkeep.run()
     assert parts.failed == ["indexing messages"]
     await upkeep.run()
-    assert await store.lists.index(limit=1) == 0
+    assert await store.index(limit=1) == 0
 
 
-async def test_an_ephemeral_chat_that_nobody_deleted_is_archived_after_a_while(store: SqlStore) -> None:
+async def test_an_ephemeral_chat_that_nobody_deleted_is_archived_after_a_while(store: Store) -> None:
     new = NewChat(owner_id=OWNER, blocks=[Text("Hi")], ephemeral=True)
     chat_id = (await store.execute(new_id("chat"), c.Create(with_message=True), new)).chat_id
     parts = Parts(store)

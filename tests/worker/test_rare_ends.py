@@ -21,8 +21,8 @@ from indelible.models.protocol import Call
 from indelible.store.database.errors import DatabaseUnreachable
 from indelible.store.journal.append import Appended, JournalRow
 from indelible.store.journal.tool_ledger import RunKey, RunStarted
+from indelible.store.outcome import Outcome
 from indelible.store.payloads import AttemptStart
-from indelible.store.protocol import Outcome
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 from indelible.tools.tool import tool

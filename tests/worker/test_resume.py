@@ -25,7 +25,7 @@ from indelible.models.protocol import Call
 from indelible.notify import Changed
 from indelible.server.prometheus import PrometheusMetrics
 from indelible.store.commands.apply.texts import CONTINUE
-from indelible.store.queries.chat_view import AttemptName
+from indelible.store.outcome import AttemptName
 from indelible.store.queries.open_turn import OpenWork
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script

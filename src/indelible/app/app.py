@@ -27,16 +27,15 @@ from indelible.concurrency.readings import Reading, until_process_ends
 from indelible.content import ToolSpec
 from indelible.feed import Feed
 from indelible.files.bytes import DatabaseBytes
-from indelible.files.protocol import FileStore
-from indelible.files.sql_files import SqlFiles
+from indelible.files.store import FileStore
 from indelible.recording.storage import RecordStore
 from indelible.service.access import Budget
 from indelible.service.answers import FindWindow
 from indelible.service.chats import LocalService, ServiceDependencies
 from indelible.service.files import Upload, read_all
-from indelible.store.accounts.sql_accounts import SqlAccounts
-from indelible.store.accounts.sql_shares import SqlShares
-from indelible.store.sql_store import SqlStore
+from indelible.store.accounts.sql_accounts import AccountStore
+from indelible.store.accounts.sql_shares import ShareStore
+from indelible.store.store import Store
 
 
 class User:
@@ -166,7 +165,7 @@ class App(User):
 
     def __init__(
         self,
-        store: SqlStore,
+        store: Store,
         feed: Feed,
         *,
         clock: Clock,
@@ -188,8 +187,8 @@ class App(User):
         self.owner_id = owner_id
         self.models = models
         self.on_rights_changed: list[Callable[[], None]] = []
-        self.accounts = SqlAccounts(store.database, clock=clock, on_changed=self._publish_rights)
-        self.shares = SqlShares(
+        self.accounts = AccountStore(store.database, clock=clock, on_changed=self._publish_rights)
+        self.shares = ShareStore(
             store.database, clock=clock, lease_timeout_s=store.lease_timeout_s, on_changed=self._publish_rights
         )
         self._dependencies = ServiceDependencies(
@@ -204,7 +203,7 @@ class App(User):
             find_window=find_window,
             tools=tools,
             budget=budget,
-            files=files or SqlFiles(store.database, [DatabaseBytes(store.database)]),
+            files=files or FileStore(store.database, [DatabaseBytes(store.database)]),
         )
         self.service = LocalService(self._dependencies, user_id=owner_id, is_admin=True)
         super().__init__(self.service)

@@ -33,7 +33,7 @@ from indelible.api.shapes import CreatedChat
 from indelible.concurrency.tasks import run_to_completion
 from indelible.content import Block, File, ToolResult, encode
 from indelible.errors import Invalid, NotFound
-from indelible.files.protocol import CHUNK_BYTES
+from indelible.files.byte_store import CHUNK_BYTES
 from indelible.store.lists.transfer import ChatFile, parse_file
 from indelible.store.queries.file_mentions import find_file_ids
 

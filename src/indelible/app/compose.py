@@ -22,8 +22,7 @@ from indelible.clock import Clock, SystemClock
 from indelible.errors import Invalid, ModelFailed
 from indelible.feed import Feed
 from indelible.files.bytes import DatabaseBytes, open_bytes
-from indelible.files.protocol import FileLimits, FileStore
-from indelible.files.sql_files import SqlFiles
+from indelible.files.store import FileLimits, FileStore
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.models.catalog import DEMO, PRICES_UNKNOWN, Catalog
 from indelible.models.protocol import Model, traits_of
@@ -39,8 +38,8 @@ from indelible.store.database.sqlite_file import exclusive_file_lock
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.writer import Journal
 from indelible.store.limits import StoreLimits
-from indelible.store.protocol import Outcome
-from indelible.store.sql_store import SqlStore
+from indelible.store.outcome import Outcome
+from indelible.store.store import Store
 from indelible.tools.toolset import AnyTool, Toolset, name_of
 from indelible.worker import Worker, WorkerDependencies
 from indelible.worker.upkeep import FileSweeper
@@ -131,7 +130,7 @@ async def open_app(
                     ),
                     tools=frozenset(map(name_of, tools)),
                     budget=Budget(
-                        store.lists.usage,
+                        store.usage,
                         clock=clock,
                         max_tokens=settings.user_max_tokens_per_day,
                         max_usd=settings.user_max_usd_per_day,
@@ -199,7 +198,7 @@ async def _put_together(
     worker: bool,
     clock: Clock,
     metrics: Metrics,
-) -> tuple[SqlStore, Feed, SqlFiles, Callable[[], None] | None]:
+) -> tuple[Store, Feed, FileStore, Callable[[], None] | None]:
     """Start everything; the stack stops it in reverse order: readers, worker, services, database, lock.
 
     The last result stops the worker earlier, if there is one.
@@ -210,7 +209,7 @@ async def _put_together(
     notifier: Notifier = LocalNotifier()
     deleted = asyncio.Event()
     store = await stack.enter_async_context(
-        SqlStore.open(
+        Store.open(
             where,
             lease_timeout_s=settings.lease_timeout_s,
             limits=StoreLimits(
@@ -278,7 +277,7 @@ async def _put_together(
     return store, feed, files, stop_worker
 
 
-async def open_files(stack: AsyncExitStack, store: SqlStore, *, settings: Settings, clock: Clock) -> SqlFiles:
+async def open_files(stack: AsyncExitStack, store: Store, *, settings: Settings, clock: Clock) -> FileStore:
     """The store of files. Those in the database can be read wherever new ones go."""
     place = await open_bytes(settings.files, store.database, clock=clock)
     stack.push_async_callback(place.close)
@@ -288,13 +287,13 @@ async def open_files(stack: AsyncExitStack, store: SqlStore, *, settings: Settin
         user_bytes=settings.user_max_file_bytes,
         types=settings.file_types,
     )
-    return SqlFiles(store.database, [place, DatabaseBytes(store.database)], limits=limits)
+    return FileStore(store.database, [place, DatabaseBytes(store.database)], limits=limits)
 
 
-async def _forget_extras(records: RecordStore, store: SqlStore, chat_id: str, *, clock: Clock) -> None:
+async def _forget_extras(records: RecordStore, store: Store, chat_id: str, *, clock: Clock) -> None:
     """Remove what would make deleting a chat slow: its debug records, and its entries in the search index."""
     await records.forget_chat(chat_id, clock=clock)
-    await store.lists.forget_chat(chat_id)
+    await store.forget_chat(chat_id)
 
 
 def _find(
@@ -362,7 +361,7 @@ async def _wait_for(task: asyncio.Task[None]) -> None:
 
 
 def make_worker(
-    store: SqlStore,
+    store: Store,
     notifier: Notifier,
     feed: Feed,
     *,
@@ -403,7 +402,7 @@ def make_worker(
         tool_deps=deps,
         metrics=metrics,
         recorder=recorder,
-        files=files or SqlFiles(store.database, [DatabaseBytes(store.database)]),
+        files=files or FileStore(store.database, [DatabaseBytes(store.database)]),
         hide_secrets=hide_secrets,
     )
     return Worker(setup, notifier)

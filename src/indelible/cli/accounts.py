@@ -25,13 +25,12 @@ from indelible.errors import Invalid, NotFound
 if TYPE_CHECKING:
     from indelible.api.shapes import Scope, TokenInfo, UserRole
     from indelible.settings import Settings
-    from indelible.store.accounts.protocol import Account
-    from indelible.store.accounts.sql_accounts import SqlAccounts
+    from indelible.store.accounts.sql_accounts import Account, AccountStore
 
 T = TypeVar("T")
 
 
-def with_accounts(database: str | None, work: Callable[[SqlAccounts], Awaitable[T]]) -> T:
+def with_accounts(database: str | None, work: Callable[[AccountStore], Awaitable[T]]) -> T:
     """Run `work` on the accounts of the database."""
     settings = read_settings(database=database)
     refuse_missing_database(settings)
@@ -39,12 +38,12 @@ def with_accounts(database: str | None, work: Callable[[SqlAccounts], Awaitable[
     import asyncio
 
     from indelible.clock import SystemClock
-    from indelible.store.accounts.sql_accounts import SqlAccounts
-    from indelible.store.sql_store import SqlStore
+    from indelible.store.accounts.sql_accounts import AccountStore
+    from indelible.store.store import Store
 
     async def run() -> T:
-        async with SqlStore.open(settings.database) as store:
-            return await work(SqlAccounts(store.database, clock=SystemClock()))
+        async with Store.open(settings.database) as store:
+            return await work(AccountStore(store.database, clock=SystemClock()))
 
     return asyncio.run(run())
 
@@ -183,7 +182,7 @@ def create(
     scopes = _check_token(label, scope or ["read", "write"])
     expires_at = None if expires is None else datetime.now(UTC) + _parse_duration(expires)
 
-    async def make(accounts: SqlAccounts) -> str:
+    async def make(accounts: AccountStore) -> str:
         user = await _find_user(accounts, name)
         return (await accounts.create_token(user.id, label=label, scopes=scopes, expires_at=expires_at))[1]
 
@@ -194,7 +193,7 @@ def create(
 def list_tokens(name: NameArgument, *, database: DatabaseOption = None) -> None:
     """List a user's tokens, newest first. Each line has id, beginning, scopes, last use, end and label."""
 
-    async def load(accounts: SqlAccounts) -> list[TokenInfo]:
+    async def load(accounts: AccountStore) -> list[TokenInfo]:
         return await accounts.list_tokens((await _find_user(accounts, name)).id)
 
     print_table(
@@ -223,7 +222,7 @@ def revoke(
     sys.stdout.write("Revoked. Running servers notice within 2 seconds.\n")
 
 
-async def _find_user(accounts: SqlAccounts, name: str) -> Account:
+async def _find_user(accounts: AccountStore, name: str) -> Account:
     found = await accounts.find_user(name)
     if found is None:
         raise NotFound(f"There is no user named {name}. Add one with: indelible user add {shlex.quote(name)}")
@@ -268,7 +267,7 @@ def login_link(
     settings = read_settings(database=database)
     place = _find_place(settings) if url is None else _check_url(url)
 
-    async def offer(accounts: SqlAccounts) -> str:
+    async def offer(accounts: AccountStore) -> str:
         from indelible.clock import SystemClock
         from indelible.server.login.first_login import offer_login
 

@@ -30,7 +30,7 @@ import msgspec
 from indelible.api.events import EventBody, EventKind, FeedEvent
 from indelible.clock import Clock, SystemClock
 from indelible.errors import REFUSALS, IndelibleError, Invalid, NotAllowed, NotFound, Refused
-from indelible.files.protocol import CHUNK_BYTES
+from indelible.files.byte_store import CHUNK_BYTES
 from indelible.models.http.sse import EventTooLarge, SseDecoder
 
 T = TypeVar("T")

@@ -9,8 +9,8 @@ Rows that arrive while the channel loads are kept until it knows whether they fo
 because it loads a row that it has dropped.
 
 `Loader` reads one chat as the store has it. A snapshot is the state of the chat and its position at one moment
-(`ChatStore.snapshot`, R9). The steps after a position come from the two logs, in the order of rule 6.2
-(`ChatStore.changes`); events.py builds them.
+(`Store.snapshot`, R9). The steps after a position come from the two logs, in the order of rule 6.2
+(`Store.changes`); events.py builds them.
 
 Must stay true: readers get every step once and in order, wherever the rows came from, and while rows connect there is
 no query (tests/feed/test_channel.py); a hint costs no query for the position (tests/feed/test_hints.py); a snapshot and
@@ -34,9 +34,9 @@ from indelible.errors import ChatNotFound, NotFound
 from indelible.feed.events import Cursors, TimelineStep, build_timeline, make_row_step
 from indelible.metrics import Metrics
 from indelible.store.journal.append import JournalRow
-from indelible.store.protocol import ChatStore
 from indelible.store.queries.chat_view import ChatView
 from indelible.store.queries.history import Page
+from indelible.store.store import Store
 
 Spawn = Callable[[Callable[[], Coroutine[Any, Any, None]]], bool]
 """Start work in a task of the feed; False if the feed is not running."""
@@ -166,7 +166,7 @@ class Channel:
 class Loader:
     """Loads one chat for its channel and its readers, and has its cursors."""
 
-    def __init__(self, chat_id: str, store: ChatStore, *, metrics: Metrics, snapshot_messages: int) -> None:
+    def __init__(self, chat_id: str, store: Store, *, metrics: Metrics, snapshot_messages: int) -> None:
         self.chat_id = chat_id
         self.cursors = Cursors(chat_id)
         self._store = store

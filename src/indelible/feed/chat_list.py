@@ -29,7 +29,7 @@ from indelible.clock import Clock
 from indelible.content import encode
 from indelible.feed.channel import Spawn
 from indelible.notify import Changed, Notifier
-from indelible.store.protocol import ChatStore
+from indelible.store.store import Store
 
 LISTED: Final = 50
 PAUSE_S: Final = 0.1
@@ -140,7 +140,7 @@ class ChatLists:
 
     def __init__(
         self,
-        store: ChatStore,
+        store: Store,
         notifier: Notifier,
         *,
         clock: Clock,
@@ -207,7 +207,7 @@ class ChatLists:
             return
         chat_ids = list(changed.chat_ids | changed.for_readers)
         try:
-            found = await self._store.lists.summaries(chat_ids)
+            found = await self._store.summaries(chat_ids)
         except Exception as error:
             _log.warning("reading changed chats failed; lists are delayed: %r", error)
             return

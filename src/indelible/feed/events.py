@@ -9,7 +9,7 @@ position; `covers` decides whether one position includes everything that another
 
 A cursor is a position to resume from: opaque, short, and safe in a URL and in a header. It names its chat, so that a
 cursor of another chat is detected. The store checks whether a reader of that chat can have been at its position
-(`ChatStore.resume`). An invalid cursor means a full snapshot and never a skipped event, so reading one does not fail.
+(`Store.resume`). An invalid cursor means a full snapshot and never a skipped event, so reading one does not fail.
 
 Must stay true: a reader that covers a channel and follows its steps from there meets each event and each row exactly
 once (tests/feed/test_timeline.py); every position can be read back from its cursor, and text that we did not write

@@ -36,7 +36,7 @@ from indelible.feed.reader import BUFFER_BYTES, RESYNC_BYTES, Reader, Show, Stay
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.notify import Changed, Notifier
 from indelible.store.journal.append import JournalRow
-from indelible.store.protocol import ChatStore
+from indelible.store.store import Store
 
 POLL_INTERVAL_S: Final = 1.0
 IDLE_LIMIT_S: Final = 30.0
@@ -52,7 +52,7 @@ class Feed:
 
     def __init__(
         self,
-        store: ChatStore,
+        store: Store,
         notifier: Notifier,
         *,
         clock: Clock,

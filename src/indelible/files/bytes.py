@@ -31,7 +31,7 @@ from urllib.parse import parse_qsl, urlsplit
 from indelible.clock import Clock
 from indelible.concurrency.tasks import run_to_completion
 from indelible.errors import Invalid, StoredFileNotFound, StoreFailed
-from indelible.files.protocol import CHUNK_BYTES, VARIANT_SUFFIX, ByteStore, FilePlace, FileVariant
+from indelible.files.byte_store import CHUNK_BYTES, VARIANT_SUFFIX, ByteStore, FilePlace, FileVariant
 from indelible.files.s3 import Credentials, S3Bytes
 from indelible.store.database.transaction import Database, upsert
 

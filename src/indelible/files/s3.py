@@ -34,7 +34,7 @@ from yarl import URL
 from indelible.clock import Clock
 from indelible.concurrency.tasks import Backoff, run_to_completion
 from indelible.errors import NotFound, StoredFileNotFound, StoreFailed
-from indelible.files.protocol import CHUNK_BYTES, VARIANT_SUFFIX, FilePlace, FileVariant
+from indelible.files.byte_store import CHUNK_BYTES, VARIANT_SUFFIX, FilePlace, FileVariant
 
 EMPTY_SHA256: Final = hashlib.sha256(b"").hexdigest()
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"

@@ -27,11 +27,11 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 
 from indelible.content import File, ToolSpec
 from indelible.files.bytes import DatabaseWriter, DirectoryWriter
-from indelible.files.sql_files import SqlFiles
+from indelible.files.store import FileStore
 from indelible.machine.commands import Acquire, Command, FinishInterruption
 from indelible.notify import LocalNotifier, PostgresNotifier
 from indelible.prove.script import make_file
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 from indelible.tools.tool import Tool, ToolContext, tool
 
 ONCE: Final = "jot_once"
@@ -153,13 +153,13 @@ def _die() -> None:
 
 def install(crash_points: CrashPoints) -> None:
     """Wrap every store and notifier of this process in its crash points. This can't be undone."""
-    _wrap(SqlStore, "beat", lambda _: ["at_start"], crash_points)
-    _wrap(SqlStore, "execute", lambda arguments: _name_command(arguments[1]), crash_points, after=True)
-    _wrap(SqlStore, "append", lambda _: ["before_flush"], crash_points)
-    _wrap(SqlStore, "append", lambda _: ["after_flush"], crash_points, before=False, after=True)
+    _wrap(Store, "beat", lambda _: ["at_start"], crash_points)
+    _wrap(Store, "execute", lambda arguments: _name_command(arguments[1]), crash_points, after=True)
+    _wrap(Store, "append", lambda _: ["before_flush"], crash_points)
+    _wrap(Store, "append", lambda _: ["after_flush"], crash_points, before=False, after=True)
     for writer in (DatabaseWriter, DirectoryWriter):
         _wrap(writer, "commit", lambda _: ["before_file"], crash_points)
-    _wrap(SqlFiles, "upload", lambda _: ["after_file"], crash_points, before=False, after=True)
+    _wrap(FileStore, "upload", lambda _: ["after_file"], crash_points, before=False, after=True)
     for notifier in (LocalNotifier, PostgresNotifier):
         for method in ("notify", "notify_readers"):
             _wrap_at_once(notifier, method, "before_notify", crash_points)

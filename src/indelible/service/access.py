@@ -26,11 +26,12 @@ import msgspec
 from indelible.api.shapes import ALL_SCOPES, Link, Scope, StoredFile, UsageDay, UserRole
 from indelible.clock import Clock
 from indelible.errors import ChatNotFound, NotFound, NotPermitted, RateLimited, ReadOnly, StoredFileNotFound
-from indelible.files.protocol import FileStore
+from indelible.files.store import FileStore
 from indelible.machine import commands
 from indelible.machine.commands import Command
-from indelible.store.accounts.protocol import Credential, CredentialKey, ShareStore
-from indelible.store.protocol import ChatStore
+from indelible.store.accounts.sql_accounts import Credential, CredentialKey
+from indelible.store.accounts.sql_shares import ShareStore
+from indelible.store.store import Store
 
 _READ_ONLY: Final = "This chat is shared with you for reading. Only its owner can do this."
 
@@ -38,7 +39,7 @@ _READ_ONLY: Final = "This chat is shared with you for reading. Only its owner ca
 class Access:
     """Without `shares`, a chat is its owner's alone."""
 
-    def __init__(self, store: ChatStore, shares: ShareStore | None) -> None:
+    def __init__(self, store: Store, shares: ShareStore | None) -> None:
         self._store = store
         self._shares = shares
 
@@ -178,7 +179,7 @@ _STARTS_A_REPLY: Final = (
 
 
 class LoadUsage(Protocol):
-    """`ListStore.usage`."""
+    """`Store.usage`."""
 
     async def __call__(self, user_id: str, /, *, since: date, until: date) -> list[UsageDay]: ...
 

@@ -31,13 +31,13 @@ from indelible.content import ToolResult, encode
 from indelible.errors import Invalid, NotFound
 from indelible.feed import Cursors
 from indelible.ids import is_id
-from indelible.store.commands.idempotency import Request, RequestRepeated, StoredResponse
 from indelible.store.database.transaction import to_utc
 from indelible.store.limits import StoreLimits, check_payload
 from indelible.store.lists.search import SearchCursor
+from indelible.store.outcome import IdempotencyKey, Outcome, RequestRepeated, StoredResponse
 from indelible.store.payloads import ToolResultsInput
-from indelible.store.protocol import ChatStore, Once, Outcome
 from indelible.store.queries.listing import ListCursor
+from indelible.store.store import Store
 from indelible.tools.output import cut_text, limit_for, render_output
 
 
@@ -95,15 +95,16 @@ T = TypeVar("T")
 
 
 async def perform_once(
-    request: Request | None,
+    key: IdempotencyKey | None,
     write: Callable[..., Coroutine[Any, Any, Outcome]],
     describe: Callable[[Outcome], T],
     result_type: type[T],
 ) -> T:
-    """Call `write(once=…)` and describe its outcome; None is a request without a key. The route knows the status."""
-    once = None if request is None else Once(request, lambda outcome: StoredResponse(200, encode(describe(outcome))))
+    """Call `write(key=…)` and describe its outcome; None is a request without a key. The route knows the status."""
+    if key is not None:
+        key = key._replace(respond=lambda outcome: StoredResponse(200, encode(describe(outcome))))
     try:
-        return describe(await write(once=once))
+        return describe(await write(key=key))
     except RequestRepeated as repeated:
         return msgspec.json.decode(repeated.response.body, type=result_type)
 
@@ -193,7 +194,7 @@ async def cut_results(
     chat_id: str,
     results: Sequence[ToolResult],
     *,
-    store: ChatStore,
+    store: Store,
     limits: StoreLimits,
     find_window: FindWindow | None,
 ) -> ToolResultsInput:

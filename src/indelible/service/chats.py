@@ -49,7 +49,7 @@ from indelible.content import ToolResult, ToolSpec, encode
 from indelible.content.messages import extract_title
 from indelible.errors import Invalid, NotFound, RateLimited
 from indelible.feed import Cursors, Feed, Reader
-from indelible.files.protocol import FileStore
+from indelible.files.store import FileStore
 from indelible.ids import new_id
 from indelible.machine import commands
 from indelible.machine.commands import Command, SendCommand
@@ -73,9 +73,9 @@ from indelible.service.files import LocalFiles
 from indelible.service.guests import show_chat, show_event, show_messages, show_tree
 from indelible.service.lists import LocalLists
 from indelible.service.stop import Stop, describe_stop, wait_for_end
-from indelible.store.accounts.protocol import ShareStore
-from indelible.store.commands.idempotency import Request
+from indelible.store.accounts.sql_shares import ShareStore
 from indelible.store.limits import StoreLimits
+from indelible.store.outcome import IdempotencyKey, Outcome
 from indelible.store.payloads import (
     C,
     ChatPatch,
@@ -86,8 +86,8 @@ from indelible.store.payloads import (
     ToolResultsInput,
     UserInput,
 )
-from indelible.store.protocol import ChatStore, Outcome
 from indelible.store.queries.listing import ChatFilter
+from indelible.store.store import Store
 
 T = TypeVar("T")
 
@@ -109,7 +109,7 @@ class ServiceDependencies:
     the tools that this process knows the server to run: no chat can have its own of such a name.
     """
 
-    store: ChatStore
+    store: Store
     feed: Feed
     records: RecordStore
     limits: StoreLimits
@@ -144,7 +144,7 @@ class LocalService:
         self._user_id = user_id
         self._user = user
         self._is_admin = is_admin
-        self._request: Request | None = None
+        self._key: IdempotencyKey | None = None
         self.files = LocalFiles(dependencies.files, self.get_user_id, dependencies.shares)
 
     async def get_user_id(self, *, create: bool = False) -> str:
@@ -157,7 +157,7 @@ class LocalService:
     async def once(self, key: str, *, route: str, body_hash: bytes) -> Self:
         """The same service for one request that may be repeated: its command is carried out once."""
         repeatable = copy(self)
-        repeatable._request = Request(await self.get_user_id(create=True), key, route, body_hash)
+        repeatable._key = IdempotencyKey(await self.get_user_id(create=True), key, route, body_hash)
         return repeatable
 
     # --- chats ---
@@ -217,9 +217,7 @@ class LocalService:
 
     @property
     def lists(self) -> LocalLists:
-        return LocalLists(
-            self._dependencies, self.get_user_id, self._request, access=self._access, is_admin=self._is_admin
-        )
+        return LocalLists(self._dependencies, self.get_user_id, self._key, access=self._access, is_admin=self._is_admin)
 
     async def check_chat(self, chat_id: str) -> None:
         await self._access.check_read(chat_id, await self.get_user_id())
@@ -234,7 +232,7 @@ class LocalService:
     async def get_chat(self, chat_id: str) -> ChatDetails:
         share_id = await self._access.check_read(chat_id, await self.get_user_id())
         details = msgspec.json.decode(encode(await self._feed.snapshot(chat_id)), type=ChatDetails)
-        beside = await self._store.lists.extras(chat_id, await self.get_user_id())
+        beside = await self._store.extras(chat_id, await self.get_user_id())
         details = replace(details, **msgspec.structs.asdict(beside))
         return details if share_id is None else show_chat(details)
 
@@ -251,7 +249,7 @@ class LocalService:
         user_id = await self.get_user_id()
         update = partial(self._store.update, chat_id, patch, archived=archived, user_id=user_id)
         async with self._access.explained(chat_id, user_id):
-            return await perform_once(self._request, update, describe_updated, UpdatedChat)
+            return await perform_once(self._key, update, describe_updated, UpdatedChat)
 
     async def delete_chat(self, chat_id: str) -> None:
         await self._execute(chat_id, commands.Delete(), None, describe_nothing, NoneType)
@@ -261,7 +259,7 @@ class LocalService:
         named = (check_name(chat_id), check_name(message_id))
         fork = partial(self._store.fork, *named, new_chat_id=new_id("chat"), owner_id=user_id, user_id=user_id)
         async with self._access.explained(chat_id, user_id):
-            return await perform_once(self._request, fork, describe_copy, CreatedChat)
+            return await perform_once(self._key, fork, describe_copy, CreatedChat)
 
     # --- messages ---
 
@@ -474,12 +472,12 @@ class LocalService:
             try:
                 await self._dependencies.budget.check(user_id, command)
             except RateLimited:
-                stored = None if self._request is None else await self._store.find_response(self._request)
+                stored = None if self._key is None else await self._store.find_response(self._key)
                 if stored is None:
                     raise
                 return msgspec.json.decode(stored.body, type=result_type)  # it was made before the limit was reached
         async with self._access.explained(chat_id, user_id):
-            return await perform_once(self._request, write, describe, result_type)
+            return await perform_once(self._key, write, describe, result_type)
 
 
 def _to_patch(changes: ChatChanges) -> ChatPatch:

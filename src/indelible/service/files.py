@@ -22,11 +22,13 @@ from indelible.api.inputs import OpenChunks
 from indelible.api.operations import FileService
 from indelible.api.shapes import FilePage, Link, StoredFile
 from indelible.errors import Invalid, StoredFileNotFound
-from indelible.files.protocol import CHUNK_BYTES, FileStore, UploadKey, split_chunks
+from indelible.files.byte_store import CHUNK_BYTES, split_chunks
+from indelible.files.store import FileStore
 from indelible.ids import is_id
 from indelible.service.access import FileAccess, FileGrant
 from indelible.service.answers import split_page
-from indelible.store.accounts.protocol import ShareStore
+from indelible.store.accounts.sql_shares import ShareStore
+from indelible.store.outcome import IdempotencyKey
 
 
 class LocalFiles:
@@ -46,7 +48,7 @@ class LocalFiles:
         name: str,
         media_type: str | None = None,
         size: int | None = None,
-        key: UploadKey | None = None,
+        key: IdempotencyKey | None = None,
     ) -> StoredFile:
         """With a `key`, a repeated request gets the same file."""
         user_id = await self._get_user_id(create=True)

@@ -2,9 +2,9 @@
 
 A guest is a user with a share, or whoever has a link. Everything a guest gets passes through one function here, for
 each form it has: the chat, its line in a list, its messages, its tree, its feed and its export. Left out are labels,
-pin, draft, instructions and the recording of exchanges; the queue, which was not sent yet; rows that only a model sees;
-and what a wire noted about a request in the metadata of a block (service/noted_request.py), which has the owner's
-instructions in it.
+pin, draft, instructions and the recording of exchanges; the queue, which was not sent yet; and rows that only a model
+sees. What a compatible API repeats about a request has the owner's instructions in it: it is in no message, and no
+guest can ask for it (service/turns.py).
 
 What was edited away is left out too: a guest sees the active branch alone, neither pages nor names of others. The feed
 of a guest begins with a snapshot whatever its cursor (feed/feed.py), because a cursor is no secret and leads anywhere;
@@ -22,10 +22,9 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from indelible.api.events import ChatSnapshot, EventBody, FeedEvent, MessageAdded, MessageTree, ShownMessage
+from indelible.api.events import ChatSnapshot, EventBody, FeedEvent, MessageTree, ShownMessage
 from indelible.api.shapes import ChatDetails, ChatMessage, ChatSummary, MessagePage
-from indelible.content import decode_blocks, encode
-from indelible.service.noted_request import MARK, strip_request
+from indelible.content import encode
 from indelible.store.lists.transfer import ChatFile, FileMessage
 
 _SHOWN: Final = ("title", "model", "archived")
@@ -66,7 +65,9 @@ def show_tree(tree: MessageTree) -> MessageTree:
 def show_event(event: FeedEvent) -> FeedEvent | None:
     """An event of the feed as a guest sees it; None: not at all. A new kind is the owner's until it is listed here."""
     match event.kind:
-        case "part" | "head" | "attempt" | "reset" | "status" | "retry" | "action" | "error" | "resync" | "end":
+        case "message" | "part" | "head" | "attempt" | "reset" | "status" | "retry" | "action" | "error" | "end":
+            return event
+        case "resync":
             return event
         case "chat":
             shown = {name: value for name, value in event.data.items() if name in _SHOWN}
@@ -75,11 +76,6 @@ def show_event(event: FeedEvent) -> FeedEvent | None:
             chat = msgspec.json.decode(event.json, type=ChatSnapshot)
             messages = [_show_message(message) for message in chat.messages]
             return _rewrite(event, replace(chat, queue=[], debug=None, messages=messages))
-        case "message" if MARK in event.json:
-            added = msgspec.json.decode(event.json, type=MessageAdded)
-            return _rewrite(event, replace(added, message=_show_message(added.message)))
-        case "message":
-            return event
         case _:
             return None
 
@@ -89,16 +85,11 @@ def _rewrite(event: FeedEvent, body: object) -> FeedEvent:
 
 
 def _show_message(message: ShownMessage) -> ShownMessage:
-    if message.siblings is not msgspec.UNSET:
-        message = replace(message, siblings=[message.id])
-    blocks = bytes(message.blocks)
-    if MARK not in blocks:
-        return message
-    return replace(message, blocks=msgspec.Raw(encode(strip_request(decode_blocks(blocks)))))
+    return message if message.siblings is msgspec.UNSET else replace(message, siblings=[message.id])
 
 
 def _show_chat_message(message: ChatMessage) -> ChatMessage:
-    return replace(message, blocks=strip_request(message.blocks), siblings=[message.id])
+    return replace(message, siblings=[message.id])
 
 
 def _find_active(head: str | None, parents: Mapping[str, str | None]) -> set[str]:
@@ -125,7 +116,6 @@ def show_file(file: ChatFile) -> ChatFile:
             message,
             parent_id=find_shown(message.parent_id),
             continues=find_shown(message.continues),
-            blocks=strip_request(message.blocks),
         )
         for message in file.messages
         if message.id in active and message.id not in above

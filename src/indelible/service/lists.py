@@ -1,7 +1,7 @@
 """The use cases beside a conversation: read marks, drafts, usage, chats as files, the live list.
 
 A read asks for the chat's owner first, as in chats.py: an owner never changes. A write carries the user's id into its
-transaction. `request` is set for a request that may be repeated.
+transaction. `key` is set for a request that may be repeated.
 
 A chat as Markdown is for people: the active branch, as they see it. Text is written as it is, because models write
 Markdown. Titles and other names are one line, whatever they hold, so that none can pretend to be a message. Tool calls
@@ -45,8 +45,8 @@ from indelible.service.answers import (
     write_place,
 )
 from indelible.service.guests import show_event, show_file
-from indelible.store.commands.idempotency import Request
 from indelible.store.lists.transfer import ChatFile, FileMessage, parse_file
+from indelible.store.outcome import IdempotencyKey
 from indelible.store.queries.listing import ChatFilter
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class LocalLists:
         self,
         dependencies: ServiceDependencies,
         get_user_id: Callable[..., Awaitable[str]],
-        request: Request | None = None,
+        key: IdempotencyKey | None = None,
         *,
         access: Access,
         is_admin: bool = False,
@@ -84,9 +84,8 @@ class LocalLists:
         self._dependencies = dependencies
         self._access = access
         self._store = dependencies.store
-        self._lists = dependencies.store.lists
         self._get_user_id = get_user_id
-        self._request = request
+        self._key = key
         self._is_admin = is_admin
 
     async def list_chats(
@@ -109,7 +108,7 @@ class LocalLists:
 
     async def _search(self, text: str, wanted: ChatFilter, limit: int, cursor: str | None) -> ChatPage:
         place = None if cursor is None else read_search_cursor(cursor)
-        page = await self._lists.search(await self._get_user_id(), text, wanted=wanted, cursor=place, limit=limit)
+        page = await self._store.search(await self._get_user_id(), text, wanted=wanted, cursor=place, limit=limit)
         return ChatPage(
             items=page.items,
             next=None if page.next is None else write_place(page.next),
@@ -120,26 +119,26 @@ class LocalLists:
         if seq is not None and not 0 <= seq <= _LARGEST_SEQ:
             raise Invalid("seq: the number of an event, 0 or more.")
         user_id = await self._get_user_id()
-        mark = partial(self._lists.mark_read, chat_id, user_id, seq)
+        mark = partial(self._store.mark_read, chat_id, user_id, seq)
         async with self._access.explained(chat_id, user_id):
-            await perform_once(self._request, mark, describe_nothing, NoneType)
+            await perform_once(self._key, mark, describe_nothing, NoneType)
 
     async def get_draft(self, chat_id: str) -> Draft:
         await self._check_chat(chat_id)
-        return await self._lists.draft(chat_id, await self._get_user_id())
+        return await self._store.draft(chat_id, await self._get_user_id())
 
     async def save_draft(self, chat_id: str, text: str) -> None:
         await self._check_chat(chat_id)
         size_bytes, limit = len(encode(text)), self._dependencies.limits.message_bytes
         if size_bytes > limit:
             raise TooLarge(f"Draft too long: {size_bytes:,} bytes (limit {limit:,}).")
-        save = partial(self._lists.save_draft, chat_id, await self._get_user_id(create=bool(text)), text)
-        await perform_once(self._request, save, describe_nothing, NoneType)
+        save = partial(self._store.save_draft, chat_id, await self._get_user_id(create=bool(text)), text)
+        await perform_once(self._key, save, describe_nothing, NoneType)
 
     async def export_chat(self, chat_id: str, format: ExportFormat = "json") -> bytes:
         user_id = await self._get_user_id()
         share_id = await self._access.check_read(chat_id, user_id)
-        file = await self._lists.export_chat(chat_id)
+        file = await self._store.export_chat(chat_id)
         if share_id is not None:
             file = show_file(file)
         if format == "md":
@@ -148,8 +147,8 @@ class LocalLists:
 
     async def import_chat(self, content: bytes) -> CreatedChat:
         file = self._check_file(await asyncio.to_thread(parse_file, content))
-        write = partial(self._lists.import_chat, file, owner_id=await self._get_user_id(create=True))
-        return await perform_once(self._request, write, describe_copy, CreatedChat)
+        write = partial(self._store.import_chat, file, owner_id=await self._get_user_id(create=True))
+        return await perform_once(self._key, write, describe_copy, CreatedChat)
 
     def _check_file(self, file: ChatFile) -> ChatFile:
         """The file, reduced to a chat that could have been made here: users can write such a file themselves.
@@ -190,7 +189,7 @@ class LocalLists:
             if not self._is_admin:
                 raise NotPermitted("Only an admin may read the usage of other users.")
             user_id = None
-        days = await self._lists.usage(user_id, since=first, until=last, name=user)
+        days = await self._store.usage(user_id, since=first, until=last, name=user)
         return UsagePage(days=days, total=add_up(days))
 
     @asynccontextmanager

@@ -31,7 +31,8 @@ from indelible.logs import get_logger
 from indelible.machine.commands import Interrupt
 from indelible.machine.states import Status
 from indelible.service.answers import write_cursor
-from indelible.store.protocol import ChatStore, Outcome
+from indelible.store.outcome import Outcome
+from indelible.store.store import Store
 
 _log: Final = get_logger(__name__)
 _ENDED_AT_A_TIME: Final = 100
@@ -108,7 +109,7 @@ def _finish(stop: Stop, data: dict[str, Any]) -> Stop:
 class StopSweeper:
     """Ends stopped turns that no live worker holds. Run it as a task; several of them do each other no harm."""
 
-    def __init__(self, store: ChatStore, *, clock: Clock, interval_s: float) -> None:
+    def __init__(self, store: Store, *, clock: Clock, interval_s: float) -> None:
         self._store = store
         self._clock = clock
         self._interval_s = interval_s

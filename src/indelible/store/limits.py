@@ -39,6 +39,8 @@ def check_payload(payload: Payload[Any] | None, limits: StoreLimits) -> None:
     if isinstance(payload, NewChat | AddedHistory):
         for message in (*payload.history, *(payload.progress if isinstance(payload, NewChat) else ())):
             _check_size("Message", len(encode(message.blocks)), limits.message_bytes)
+    if isinstance(payload, NewChat | UserInput | ToolResultsInput) and payload.request is not None:
+        _check_size("Request", len(encode(payload.request)), limits.message_bytes)
     if isinstance(payload, NewChat | ChatPatch):
         _check_fields(payload, limits)
     if isinstance(payload, ToolResultsInput):

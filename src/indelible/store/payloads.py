@@ -2,7 +2,7 @@
 
 A command (machine/commands.py) carries the facts that `decide` needs, and no content. The content travels beside it,
 and each payload names the commands that read it: `UserInput` is a `Payload[Send | SendInterrupt | SendSteer | Edit]`.
-`Payload` is contravariant in its commands, so `ChatStore.execute(chat_id, command, payload)` accepts exactly the
+`Payload` is contravariant in its commands, so `Store.execute(chat_id, command, payload)` accepts exactly the
 payloads of that command: a field that a command would ignore is a type error, not a value that silently disappears.
 Payloads depend on commands and not the reverse, because the machine must not know content.
 
@@ -73,7 +73,7 @@ class NewChat(Payload[Create], frozen=True, kw_only=True):
     A `suggested_title` is the title of a chat that has none, until there is a better one. A conversation that began
     elsewhere comes along: `history` stands above the message, and `progress` below it, if its answer has begun (calls
     of tools and their results). An `ephemeral` chat is archived some time after its one turn
-    (store/lists/ephemeral.py).
+    (store/lists/ephemeral.py). `request` is what a compatible API repeats about its own (service/turns.py).
     """
 
     owner_id: str
@@ -88,10 +88,11 @@ class NewChat(Payload[Create], frozen=True, kw_only=True):
     suggested_title: str | None = None
     labels: list[str] = []
     ephemeral: bool = False
+    request: dict[str, Any] | None = None
 
 
 class UserInput(Payload[Send | SendInterrupt | SendSteer | Edit], frozen=True, kw_only=True):
-    """A message. `model` answers it; the author defaults to the owner.
+    """A message. `model` answers it; the author defaults to the owner. `request` is kept with the turn that it starts.
 
     `suggested_title` is for the first message of a chat that has no title.
     """
@@ -100,6 +101,7 @@ class UserInput(Payload[Send | SendInterrupt | SendSteer | Edit], frozen=True, k
     model: str | None = None
     author_id: str | None = None
     suggested_title: str | None = None
+    request: dict[str, Any] | None = None
 
 
 class AddedHistory(Payload[AddMessages], frozen=True, kw_only=True):
@@ -125,9 +127,10 @@ class ModelChoice(Payload[Regenerate | Retry | Continue | Compact], frozen=True,
 
 
 class ToolResultsInput(Payload[ToolResults], frozen=True, kw_only=True):
-    """The results of the calls that the command names."""
+    """The results of the calls that the command names. `request` is kept with the turn that they resume."""
 
     results: list[ToolResult]
+    request: dict[str, Any] | None = None
 
 
 class ChatPatch(Payload[UpdateChat], frozen=True, kw_only=True, omit_defaults=True):

@@ -23,10 +23,10 @@ from indelible.machine.commands import Acquire, FinishInterruption, FinishTurn, 
 from indelible.machine.states import RESTING, Status
 from indelible.store.database.transaction import Database, Row
 from indelible.store.journal.append import Appended, JournalRow
+from indelible.store.outcome import Outcome
 from indelible.store.payloads import C, Payload, StepResult
-from indelible.store.protocol import Outcome
 from indelible.store.queries.chat_view import load_rows
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 from indelible.testing.invariants import StoredChat, load_chat
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class CrashingStore:
     """
 
     def __init__(
-        self, store: SqlStore, *, at: int | None, when: Literal["before", "after"] = "before", kind: str | None = None
+        self, store: Store, *, at: int | None, when: Literal["before", "after"] = "before", kind: str | None = None
     ) -> None:
         self.calls: list[str] = []
         self.is_dead = False
@@ -100,7 +100,7 @@ def _answer(call: ToolCall) -> ToolResult:
     return ToolResult(call_id=call.id, name=call.name, output="done")
 
 
-async def take_over(store: SqlStore, database: Database, chat_id: str, worker_id: str) -> StoredChat | None:
+async def take_over(store: Store, database: Database, chat_id: str, worker_id: str) -> StoredChat | None:
     """Acquire the chat and finish its open and queued work; returns its final rows, or None if it does not exist.
 
     Its last holder must be dead by now: its heartbeat is old, or its row is deleted.
@@ -121,7 +121,7 @@ async def _load_open_work(database: Database, chat_id: str) -> Row:
     return await database.read(lambda transaction: transaction.one(_OPEN_WORK, chat_id))
 
 
-async def _end_turn(store: SqlStore, database: Database, chat_id: str, work: Row) -> None:
+async def _end_turn(store: Store, database: Database, chat_id: str, work: Row) -> None:
     epoch, turn_id, attempt_id = work["epoch"], work["turn_id"], work["attempt_id"]
     if attempt_id is not None:
         rows = await database.read(lambda transaction: load_rows(transaction, chat_id, attempt_id))

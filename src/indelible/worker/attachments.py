@@ -28,9 +28,10 @@ from msgspec.structs import replace
 from indelible.api.shapes import StoredFile
 from indelible.content import Block, File, Message, Text, ToolResult
 from indelible.errors import ModelFailed, NotFound, Refused, StoreFailed
+from indelible.files.byte_store import split_chunks
 from indelible.files.images import FORMATS, shrink_for_model
 from indelible.files.media_types import is_text_type
-from indelible.files.protocol import FileStore, split_chunks
+from indelible.files.store import FileStore
 from indelible.models.protocol import ModelTraits
 from indelible.store.database.errors import DatabaseUnreachable
 from indelible.store.queries.file_mentions import find_file_ids

@@ -18,14 +18,14 @@ from typing import Any, Protocol
 from indelible.api.records import RunKind, RunStatus
 from indelible.api.shapes import DebugMode
 from indelible.clock import Clock
-from indelible.files.protocol import FileStore
+from indelible.files.store import FileStore
 from indelible.loop.attempt import ReplyLimits
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.models.protocol import Model, traits_of
 from indelible.settings import Settings
 from indelible.store.journal.writer import Journal
-from indelible.store.protocol import ChatStore
 from indelible.store.queries.open_turn import OpenWork
+from indelible.store.store import Store
 from indelible.tools.toolset import AnyTool
 
 
@@ -86,7 +86,7 @@ class NoRunLog:
 class WorkerDependencies:
     """`find_model(name)` returns the model with this name (None: the setting's), or raises `ModelFailed`."""
 
-    store: ChatStore
+    store: Store
     journal: Journal
     clock: Clock
     settings: Settings

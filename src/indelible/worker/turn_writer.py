@@ -51,6 +51,7 @@ from indelible.models.protocol import Model, traits_of
 from indelible.models.retry import RetryEvent
 from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
 from indelible.store.journal.writer import JournalWriter
+from indelible.store.outcome import Outcome
 from indelible.store.payloads import (
     AttemptStart,
     AwaitedStep,
@@ -64,7 +65,6 @@ from indelible.store.payloads import (
     Summary,
     WithStep,
 )
-from indelible.store.protocol import Outcome
 from indelible.store.queries.open_turn import OpenWork
 from indelible.tools.tool import ToolCallRecord
 from indelible.worker.attachments import Attachments

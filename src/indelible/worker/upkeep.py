@@ -26,7 +26,7 @@ from typing import Any, Final, Protocol
 
 from indelible.clock import Clock
 from indelible.errors import Refused, StoreFailed
-from indelible.files.protocol import FileStore
+from indelible.files.store import FileStore
 from indelible.logs import get_logger
 from indelible.machine.commands import Archive
 from indelible.worker.dependencies import WorkerDependencies
@@ -57,7 +57,7 @@ class ListUpkeep:
 
     async def run(self) -> None:
         """One round."""
-        index = partial(self._deps.store.lists.index, limit=_CHATS_AT_A_TIME)
+        index = partial(self._deps.store.index, limit=_CHATS_AT_A_TIME)
         while await self._survive(index, what="indexing messages") == _CHATS_AT_A_TIME:
             continue
         await self._survive(self._archive_ephemeral, what="archiving ephemeral chats")
@@ -68,11 +68,11 @@ class ListUpkeep:
             await self._survive(self._archive_stale, what="archiving old chats")
 
     async def _archive_ephemeral(self) -> None:
-        await self._archive_all(self._deps.store.lists.find_ephemeral, self._deps.clock.now() - EPHEMERAL_KEPT)
+        await self._archive_all(self._deps.store.find_ephemeral, self._deps.clock.now() - EPHEMERAL_KEPT)
 
     async def _archive_stale(self) -> None:
         kept = timedelta(days=self._deps.settings.auto_archive_days)
-        await self._archive_all(self._deps.store.lists.stale, self._deps.clock.now() - kept)
+        await self._archive_all(self._deps.store.stale, self._deps.clock.now() - kept)
 
     async def _archive_all(self, find: FindUnused, before: datetime) -> None:
         tried: set[str] = set()

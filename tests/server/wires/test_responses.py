@@ -14,11 +14,12 @@ from tests.support.app_harness import AppHarness
 from tests.support.running_server import RunningServer, say, say_half
 from tests.support.waiting import deadline, poll_until
 
-from indelible.api.events import BEGINNING
-from indelible.content import Usage
+from indelible.content import Text, Usage
 from indelible.errors import ModelFailed
-from indelible.feed import Cursors
+from indelible.ids import new_id
+from indelible.machine.commands import Create
 from indelible.server.wires.openai.names import ResponseName
+from indelible.store.payloads import NewChat
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step
 from indelible.tools.tool import tool
@@ -431,13 +432,13 @@ async def test_a_response_that_is_not_to_be_stored_is_gone_when_it_was_delivered
     ],
 )
 @pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
-async def test_a_note_that_a_user_wrote_is_read_whatever_it_holds(harness: AppHarness, note: dict[str, Any]) -> None:
+async def test_a_stored_request_is_read_whatever_it_holds(harness: AppHarness, note: dict[str, Any]) -> None:
+    """One that was noted before there was a column for it may have been written by a user."""
     server = await harness.start_server(ScriptedModel([say("Hello."), say("Again.")]))
-    content = [{"type": "text", "text": "Hi", "metadata": {"request": note}}]
-    async with server.request("POST", "/chats", json={"message": content}) as answer:
-        assert answer.status == 201, await answer.text()
-        chat = await answer.json()
-    response_id = str(ResponseName(chat["id"], (Cursors(chat["id"]).read(chat["cursor"]) or BEGINNING).seq))
+    owner_id = await server.app.store.ensure_user("local")
+    new = NewChat(owner_id=owner_id, blocks=[Text("Hi")], request=note)
+    created = await server.app.store.execute(new_id("chat"), Create(with_message=True), new)
+    response_id = str(ResponseName(created.chat_id, created.seq))
     async with open_openai(server) as client:
         await wait_for_status(client, response_id, "completed")
         assert len((await client.responses.input_items.list(response_id)).data) == 1

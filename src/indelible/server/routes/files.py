@@ -27,7 +27,6 @@ from starlette.types import Send
 from indelible.api.shapes import FilePage, StoredFile
 from indelible.errors import NotFound, Refused, StoreFailed
 from indelible.files.media_types import describe_content_type
-from indelible.files.protocol import UploadKey
 from indelible.server.dependencies import PageLimit, Reads, answer_json
 from indelible.server.head_requests import is_head
 from indelible.server.limits.uploads import UploadBody
@@ -37,6 +36,7 @@ from indelible.server.problem_details import answer_refusal, make_problem
 from indelible.server.ranges import Unsatisfiable, parse_range
 from indelible.service.access import FileGrant
 from indelible.service.files import LocalFiles
+from indelible.store.outcome import IdempotencyKey
 
 _log: Final = logging.getLogger(__name__)
 _MAX_NAME: Final = 1000
@@ -74,7 +74,8 @@ async def upload_file(
     """Upload a file: its bytes are the body of the request. The type is found in its first bytes."""
     body = UploadBody(request)
     given = request.headers.get("idempotency-key")
-    key = None if given is None else UploadKey(given, f"POST {request.url.path}?name={name}")
+    route = f"POST {request.url.path}?name={name}"
+    key = None if given is None else IdempotencyKey(await service.get_user_id(), given, route)
     length = request.headers.get("content-length", "")
     try:
         stored = await service.files.upload(

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from indelible.content import Block, File, Message, ToolResult, text_of
 from indelible.errors import Invalid
-from indelible.service.conversations import Given
+from indelible.service.turns import Given
 
 
 class Divided(NamedTuple):

@@ -41,7 +41,6 @@ class TurnProjection:
         self.is_over = False
         self.outcome: TurnOutcome | None = None
         self.error: dict[str, Any] | None = None
-        self.last_message_id: str | None = None
         self.reason: str | None = None
         self.awaited: list[dict[str, Any]] = []
         self._queued = queued
@@ -108,7 +107,6 @@ class TurnProjection:
 
     def _read_message(self, data: dict[str, Any]) -> None:
         message = data["message"]
-        self.last_message_id = message["id"]
         if data["last_n"] is not None:
             self.reason = message["reason"]
             self.close_attempt(complete=not message["partial"] and message["reason"] is None)

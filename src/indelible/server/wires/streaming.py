@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Final
 
 from starlette.requests import Request
@@ -32,7 +32,7 @@ from indelible.server.problem_details import NotReady
 from indelible.server.streaming.sse import FeedResponse, Pace
 from indelible.server.streaming.sse_pieces import Events
 from indelible.server.wires.projection import TurnProjection
-from indelible.service.conversations import TurnStart
+from indelible.service.turns import TurnStart
 
 Leave = Callable[[], Awaitable[object]]
 _PIECE_BYTES: Final = 64 * 1024
@@ -54,7 +54,7 @@ class WireStream(FeedResponse):
         on_leave: Leave | None = None,
         on_end: Leave | None = None,
     ) -> None:
-        super().__init__(lambda: feed.open(start.chat_id, self._after, user_id=user_id, stays=lambda: True), pace=pace)
+        super().__init__(lambda: _open(feed, start, self._after, user_id=user_id, stays=lambda: True), pace=pace)
         self._after: str | None = start.cursor
         self._projection = projection
         self._skip = skip
@@ -111,6 +111,15 @@ class WireStream(FeedResponse):
             await self.send_timed(b"".join(frames), send)
 
 
+def _open(
+    feed: Feed, start: TurnStart, after: str | None, *, user_id: str | None = None, stays: Callable[[], bool]
+) -> AbstractAsyncContextManager[Reader]:
+    """A reader of a turn. Joining one that this request has just started costs no query."""
+    if start.at is not None and after == start.cursor:
+        return feed.follow(start.chat_id, start.cursor, stays=stays)
+    return feed.open(start.chat_id, after, user_id=user_id, stays=stays)
+
+
 async def collect(
     request: Request, feed: Feed, start: TurnStart, projection: TurnProjection, *, on_leave: Leave | None = None
 ) -> None:
@@ -135,7 +144,7 @@ async def _read_turn(feed: Feed, start: TurnStart, projection: TurnProjection, l
     projection.begin()
     after: str | None = start.cursor
     while after is not None:
-        async with feed.open(start.chat_id, after, stays=lambda: not leaving.done()) as reader:
+        async with _open(feed, start, after, stays=lambda: not leaving.done()) as reader:
             after = await _project(reader, projection)
 
 

@@ -1,4 +1,8 @@
-"""Users, tokens and sessions on SQLite and PostgreSQL (see protocol.py). Shares are in sql_shares.py.
+"""Users, their tokens and sessions. Shares are in sql_shares.py.
+
+A secret is returned once, by the method that makes it, and is nowhere else. Whatever takes a right away (revoking a
+token, ending a session, disabling a user, deleting a share) calls `on_changed` with the user's id after the commit, so
+that open streams are cut (server/access/revocation.py).
 
 A credential is found by one statement, by the unique hash of its secret, with its user in the same row. Whether it is
 still valid is part of that statement, once (`_VALID`), so that no caller can forget a condition: not revoked, not
@@ -6,23 +10,59 @@ expired, its user not disabled, and for a session the token that opened it.
 
 Times come from the clock of the app. Servers whose clocks differ disagree for that long about an expiry, and about
 nothing else.
+
+Must stay true (tests/store/test_accounts.py): every method below, on both databases.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, NamedTuple, cast
+
+import msgspec
 
 from indelible.api.shapes import LoginMethod, Scope, TokenInfo, UserRole
 from indelible.clock import Clock
 from indelible.errors import Invalid, NotFound
 from indelible.ids import is_id, new_id
-from indelible.store.accounts.protocol import Account, Credential, CredentialKey, CredentialKind
 from indelible.store.accounts.secrets import PREFIX_LENGTH, hash_secret, new_secret
 from indelible.store.accounts.sql_shares import ignore, load_all, load_one
 from indelible.store.database.transaction import Database, Row, Transaction, clean_label, insert, to_time
 from indelible.store.queries.users import LONGEST_USER_NAME, check_user_name, insert_user
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """A user."""
+
+    id: str
+    name: str
+    role: UserRole
+    disabled: bool
+    created_at: datetime
+
+
+CredentialKind = Literal["token", "session", "user", "share"]
+
+
+class CredentialKey(NamedTuple):
+    """The row that a request's rights come from; while it is valid, so are they."""
+
+    kind: CredentialKind
+    id: str
+
+
+class Credential(msgspec.Struct, frozen=True, kw_only=True):
+    """A valid token or session, and the user it acts for. `token_expires_at`: the end of the token it comes from."""
+
+    key: CredentialKey
+    user_id: str
+    user: str
+    role: UserRole
+    scopes: tuple[Scope, ...]
+    expires_at: datetime | None
+    token_expires_at: datetime | None
+
 
 _KEPT_EXPIRED: Final = timedelta(days=1)
 _ACCOUNT: Final = "SELECT id, name, role, disabled_at, created_at FROM users"
@@ -48,8 +88,8 @@ _FOUND: Final[dict[CredentialKind, str]] = {
 }
 
 
-class SqlAccounts:
-    """Implements `AccountStore`. `on_changed` gets the ids of users whose rights were taken away, after the commit."""
+class AccountStore:
+    """`on_changed` gets the ids of users whose rights were taken away, after the commit."""
 
     def __init__(
         self, database: Database, *, clock: Clock, on_changed: Callable[[Iterable[str]], None] | None = None
@@ -61,6 +101,7 @@ class SqlAccounts:
     # --- users ---
 
     async def add_user(self, name: str, *, role: UserRole = "user") -> Account:
+        """Create a user. A name that exists already, or looks like another user's, is `Invalid`."""
         check_user_name(name)
 
         async def add(transaction: Transaction) -> Account:
@@ -72,6 +113,10 @@ class SqlAccounts:
         return await self._database.write(add)
 
     async def ensure_account(self, name: str) -> Account:
+        """The user of this name, created with the role `user` if missing. Concurrent calls get the same user.
+
+        A new name that looks like another user's is `Invalid`.
+        """
         check_user_name(name)
         found = await self.find_user(name)
         if found is not None:
@@ -84,14 +129,20 @@ class SqlAccounts:
         return await self._database.write(ensure)
 
     async def find_user(self, name: str) -> Account | None:
+        """The user of this name."""
         row = await load_one(self._database, f"{_ACCOUNT} WHERE name = $1", clean_label(name))
         return None if row is None else _read_account(row)
 
     async def list_users(self) -> list[Account]:
+        """All users, by name."""
         rows = await load_all(self._database, f"{_ACCOUNT} ORDER BY name")
         return [_read_account(row) for row in rows]
 
     async def update_user(self, name: str, *, role: UserRole | None = None, disabled: bool | None = None) -> Account:
+        """Change the role, or disable or enable the user. An unknown name is `NotFound`.
+
+        A disabled user's tokens and sessions are not valid until the user is enabled.
+        """
         now = self._clock.now()
 
         async def change(transaction: Transaction) -> Account:
@@ -118,6 +169,7 @@ class SqlAccounts:
         expires_at: datetime | None = None,
         single_use: bool = False,
     ) -> tuple[TokenInfo, str]:
+        """Create a token; returns it with its secret. One of `single_use` can only open a session, once."""
         secret = new_secret("token")
         row = {
             "id": new_id("token"),
@@ -134,6 +186,7 @@ class SqlAccounts:
         return _read_token({**row, "last_used_at": None}), secret
 
     async def list_tokens(self, user_id: str) -> list[TokenInfo]:
+        """The user's valid tokens, newest first; not those of `single_use`."""
         sql = f"""
             SELECT {_TOKEN} FROM tokens WHERE user_id = $1 AND revoked_at IS NULL AND NOT single_use
                 AND (expires_at IS NULL OR expires_at > $2)
@@ -142,6 +195,10 @@ class SqlAccounts:
         return [_read_token(row) for row in await load_all(self._database, sql, user_id, self._clock.now())]
 
     async def revoke_token(self, token_id: str, *, user_id: str | None = None) -> None:
+        """Revoke a token, and end the sessions that were opened with it. With `user_id`, only that user's.
+
+        A token that does not exist is `NotFound`.
+        """
         now = self._clock.now()
 
         async def revoke(transaction: Transaction) -> str:
@@ -156,11 +213,17 @@ class SqlAccounts:
         await self._database.write(revoke, on_committed=lambda owner: self._on_changed([owner]))
 
     async def find_token(self, secret: str) -> Credential | None:
+        """The valid token with this secret. One of `single_use` is not found."""
         return await self._find("token", hash_secret(secret), "AND NOT c.single_use")
 
     # --- sessions ---
 
     async def open_session(self, token: str, *, expires_at: datetime) -> tuple[Credential, str] | None:
+        """Open a session with a token; returns it with its secret. None if the token is not valid.
+
+        It has the token's scopes and does not outlive the token. One of `single_use` is revoked in the same
+        transaction, and the session does outlive it.
+        """
         secret, now = new_secret("session"), self._clock.now()
         sql = f"{_FOUND['token']}, c.single_use {_VALID['token']} AND c.hash = $1"
         if await load_one(self._database, sql, hash_secret(token), now) is None:
@@ -200,6 +263,10 @@ class SqlAccounts:
         expires_at: datetime,
         bound_to: str = "",
     ) -> str:
+        """Create a session for a user who has logged in elsewhere; returns its secret.
+
+        It is found only by who knows `bound_to` as well, so it ends when that changes.
+        """
         secret, now = new_secret("session"), self._clock.now()
         given: dict[str, Any] = {"user_id": user_id, "token_id": None, "method": method, "expires_at": expires_at}
         await self._database.write(
@@ -210,9 +277,12 @@ class SqlAccounts:
         return secret
 
     async def find_session(self, secret: str, *, bound_to: str = "") -> Credential | None:
+        """The valid session with this secret."""
         return await self._find("session", hash_secret(secret, bound_to=bound_to), "")
 
     async def end_session(self, session_id: str) -> None:
+        """End a session. One that does not exist has ended."""
+
         async def end(transaction: Transaction) -> list[str]:
             row = await transaction.one("SELECT user_id FROM sessions WHERE id = $1", session_id)
             await transaction.run("DELETE FROM sessions WHERE id = $1", session_id)
@@ -223,6 +293,7 @@ class SqlAccounts:
     # --- both ---
 
     async def note_used(self, keys: Sequence[CredentialKey], *, session_expires_at: datetime) -> None:
+        """Note that these were used now. Sessions then expire at this time, or with their token."""
         now = self._clock.now()
         of_kind = {kind: [key.id for key in keys if key.kind == kind] for kind in ("token", "session")}
 
@@ -237,6 +308,7 @@ class SqlAccounts:
             await self._database.write(note)
 
     async def find_valid(self, keys: Sequence[CredentialKey]) -> set[CredentialKey]:
+        """Which of these are still valid."""
         now = self._clock.now()
 
         async def find(transaction: Transaction) -> set[CredentialKey]:
@@ -252,6 +324,7 @@ class SqlAccounts:
         return await self._database.read(find)
 
     async def forget_expired(self) -> None:
+        """Delete sessions and tokens that can never be valid again."""
         before = self._clock.now() - _KEPT_EXPIRED
 
         async def forget(transaction: Transaction) -> None:

@@ -1,4 +1,4 @@
-"""Shares: who else may read a chat (see protocol.py). One statement decides each question.
+"""Shares: who else may read a chat. One statement decides each question.
 
 The owner of the chat is checked in the transaction that writes, so a share can only be made or removed by them.
 """
@@ -32,8 +32,8 @@ _OF_FILE: Final = """
     """
 
 
-class SqlShares:
-    """Implements `ShareStore`. `on_changed` gets the id of the owner of a share that was deleted, after the commit."""
+class ShareStore:
+    """`on_changed` gets the id of the owner of a share that was deleted, after the commit."""
 
     def __init__(
         self,
@@ -49,6 +49,11 @@ class SqlShares:
         self._on_changed = on_changed or ignore
 
     async def share_with_user(self, chat_id: str, user: str, *, owner_id: str) -> Share:
+        """Let another user read the chat. Sharing again returns the same share.
+
+        A chat that is not this owner's, and an unknown or disabled user, are `NotFound`; the owner is `Invalid`.
+        """
+
         async def share(transaction: Transaction) -> Share:
             await _check_owner(transaction, chat_id, owner_id)
             named = await transaction.one(_ACTIVE, clean_label(user))
@@ -69,6 +74,7 @@ class SqlShares:
         return await self._database.write(share)
 
     async def share_by_link(self, chat_id: str, *, owner_id: str) -> tuple[Share, str]:
+        """Create a link; returns it with its key. A chat that is not this owner's is `NotFound`."""
         key, now = new_secret("link"), self._clock.now()
 
         async def share(transaction: Transaction) -> Share:
@@ -81,6 +87,8 @@ class SqlShares:
         return await self._database.write(share), key
 
     async def list_shares(self, chat_id: str, *, owner_id: str) -> list[Share]:
+        """The shares of a chat, oldest first. A chat that is not this owner's is `NotFound`."""
+
         async def load(transaction: Transaction) -> list[Share]:
             await _check_owner(transaction, chat_id, owner_id)
             rows = await transaction.all(f"{_SHARE} WHERE s.chat_id = $1 ORDER BY s.id", chat_id)
@@ -89,6 +97,8 @@ class SqlShares:
         return await self._database.read(load)
 
     async def delete_share(self, chat_id: str, share_id: str, *, owner_id: str) -> None:
+        """Take the right away. What does not exist, or is another owner's, is `NotFound`."""
+
         async def delete(transaction: Transaction) -> None:
             await _check_owner(transaction, chat_id, owner_id)
             gone = "DELETE FROM shares WHERE chat_id = $1 AND id = $2"
@@ -98,6 +108,7 @@ class SqlShares:
         await self._database.write(delete, on_committed=lambda _: self._on_changed([owner_id]))
 
     async def find_share(self, chat_id: str, user_id: str) -> str | None:
+        """The id of the share with this user; None if the chat is not shared with them."""
         if not is_id(chat_id):
             return None
         sql = "SELECT id FROM shares WHERE chat_id = $1 AND user_id = $2"
@@ -105,12 +116,14 @@ class SqlShares:
         return None if row is None else str(row["id"])
 
     async def find_file_shares(self, user_id: str, file_id: str) -> list[Link]:
+        """The shares with this user of chats that use this file, oldest first."""
         if not is_id(file_id):
             return []
         rows = await load_all(self._database, _OF_FILE, file_id, user_id)
         return [Link(row["id"], row["chat_id"], row["owner_id"]) for row in rows]
 
     async def find_link(self, key: str) -> Link | None:
+        """The link with this key."""
         sql = """
             SELECT s.id, s.chat_id, c.owner_id FROM shares AS s JOIN chats AS c ON c.id = s.chat_id WHERE s.hash = $1
             """
@@ -118,6 +131,8 @@ class SqlShares:
         return None if row is None else Link(row["id"], row["chat_id"], row["owner_id"])
 
     async def list_shared(self, user_id: str, *, limit: int = 200) -> list[ChatSummary]:
+        """The chats that are shared with this user, most recently updated first, as their owners see them."""
+
         async def load(transaction: Transaction) -> list[ChatSummary]:
             rows = await transaction.all(_SHARED, user_id, limit)
             return [await load_summary(transaction, row["id"], lease_timeout_s=self._lease_timeout_s) for row in rows]

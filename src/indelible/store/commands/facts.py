@@ -15,7 +15,7 @@ chat (store/queries/ancestors.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -45,6 +45,8 @@ _BROKEN: Final = {"failed", "crashed"}
 _ACQUIRE_LOCK_TIMEOUT_MS: Final = 250
 """Acquiring waits no longer than this for a locked attempt: other chats can be acquired meanwhile."""
 _NO_PROGRESS: Final = (ToolStarted, ToolProgress, UsageUpdate)
+_NEAR_END: Final = 4
+"""A question, a call, its result and the reply."""
 _AT_THE_END: Final = {Fact.OPEN_CALLS, Fact.LAST_REPLY, Fact.LAST_USER, Fact.LAST_ANSWERED}
 
 _LOCK_CHAT: Final = """
@@ -223,12 +225,15 @@ async def load_end(transaction: Transaction, chat_id: str, head_id: str | None) 
     """
     last_is_partial: bool | None = None
     last_user_id: str | None = None
+    blocks: dict[str, bytes] = {}
     trailing: list[str] = []
     reply_id: str | None = None
     may_be_complete = False
-    async for row in load_ancestors(transaction, chat_id, head_id, "reason"):
+    async for row, of_row in _climb_from_end(transaction, chat_id, head_id):
         if not is_conversation(row):
             continue
+        if of_row is not None:
+            blocks[row["id"]] = of_row
         role = row["role"]
         if last_is_partial is None and role != "tool":
             last_is_partial = role == "assistant" and bool(row["partial"])
@@ -242,19 +247,34 @@ async def load_end(transaction: Transaction, chat_id: str, head_id: str | None) 
             break
     if not reply_id:
         return End([], bool(last_is_partial), last_user_id)
-    open_calls, is_visible = await _load_reply(transaction, chat_id, reply_id, trailing)
+    open_calls, is_visible = await _read_reply(transaction, chat_id, [reply_id, *trailing], blocks)
     is_answered = may_be_complete and is_visible and not open_calls
     return End(open_calls, bool(last_is_partial), last_user_id, is_answered)
 
 
-async def _load_reply(
-    transaction: Transaction, chat_id: str, reply_id: str, result_ids: Sequence[str]
+async def _climb_from_end(
+    transaction: Transaction, chat_id: str, head_id: str | None
+) -> AsyncIterator[tuple[Row, bytes | None]]:
+    """The path from its end upwards, the first rows with their blocks: nearly always those are all that is needed."""
+    near = 0
+    async for row in load_ancestors(transaction, chat_id, head_id, "reason", "blocks", chunk=_NEAR_END):
+        yield row, row["blocks"]
+        head_id, near = row["parent_id"], near + 1
+        if near == _NEAR_END:
+            break
+    async for row in load_ancestors(transaction, chat_id, head_id, "reason"):
+        yield row, None
+
+
+async def _read_reply(
+    transaction: Transaction, chat_id: str, ids: Sequence[str], known: dict[str, bytes]
 ) -> tuple[list[ToolCall], bool]:
-    """The calls of a reply that none of these results answers, and whether people see anything of it."""
-    rows = await transaction.all(_BLOCKS, chat_id, [reply_id, *result_ids])
-    blocks = {row["id"]: decode_blocks(row["blocks"]) for row in rows}
+    """The calls of a reply that no result answers, and whether people see anything of it. Its id is the first."""
+    if missing := [id_ for id_ in ids if id_ not in known]:
+        known |= {row["id"]: row["blocks"] for row in await transaction.all(_BLOCKS, chat_id, missing)}
+    blocks = {id_: decode_blocks(known[id_]) for id_ in ids}
     open_calls = find_open_calls([block for of_row in blocks.values() for block in of_row])
-    return open_calls, has_visible(blocks[reply_id])
+    return open_calls, has_visible(blocks[ids[0]])
 
 
 async def _load_destination(transaction: Transaction, chat_id: str, command: Command) -> Destination | None:

@@ -24,7 +24,7 @@ from indelible.store.commands.facts import load_end
 from indelible.store.commands.labels import write_labels
 from indelible.store.commands.totals import add_up
 from indelible.store.database.transaction import Row, Transaction, insert, update
-from indelible.store.protocol import Outcome
+from indelible.store.outcome import Outcome
 from indelible.store.queries.ancestors import load_ancestors
 from indelible.store.queries.descendants import follow_results
 

@@ -9,8 +9,9 @@ Must stay true (tests/store/test_migrations.py, test_user_names.py): what cannot
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
@@ -32,6 +33,17 @@ SELECT id, (
 FROM chats WHERE title IS NULL AND head_id IS NOT NULL AND id > $1 ORDER BY id LIMIT $2
 """
 
+_HAS_NOTE: Final = """position(convert_to('"request"', 'UTF8') IN {}) > 0"""
+_NOTED: Final = """
+SELECT chat_id, id, blocks FROM messages
+WHERE (chat_id > $1 OR (chat_id = $1 AND id > $2)) AND {has_note} ORDER BY chat_id, id LIMIT $3
+"""
+_TURN_OF: Final = """
+SELECT e.seq, t.id AS turn_id, t.request FROM events AS e JOIN turns AS t ON t.chat_id = e.chat_id AND t.id = (
+    SELECT ref FROM events WHERE chat_id = $1 AND seq > e.seq AND kind = 'status' ORDER BY seq LIMIT 1
+)
+WHERE e.chat_id = $1 AND e.kind = 'message' AND e.ref = $2
+"""
 _MARK: Final = b'"is_error":true'
 _HAS_MARK: Final = {
     "sqlite": "instr({column}, {mark}) > 0",
@@ -73,8 +85,69 @@ async def give_likenesses(transaction: Transaction) -> None:
     await transaction.many("UPDATE users SET likeness = $1 WHERE id = $2", first.items())
 
 
+async def move_requests(transaction: Transaction) -> None:
+    """0018. What a compatible API noted in the metadata of a block, as `request`, moves to the turn of its message.
+
+    The note leaves the message. One of the AI SDK, which is only the id of a message of the client's, becomes `ui_id`
+    of the same block. That of a message that no turn answers (a copy's) is dropped: nothing names it. Whatever else a
+    user has written there stays.
+    """
+    has_note = "instr({}, '\"request\"') > 0" if transaction.dialect == "sqlite" else _HAS_NOTE
+    messages = _NOTED.format(has_note=has_note.format("blocks"))
+    last = ("", "")
+    while rows := await transaction.all(messages, *last, _CHUNK_ROWS):
+        for row in rows:
+            last = (row["chat_id"], row["id"])
+            blocks = _read_blocks(row["blocks"])
+            notes = list(_take_notes(blocks))
+            if notes:
+                written = msgspec.json.encode(blocks)
+                await transaction.run("UPDATE messages SET blocks = $3 WHERE chat_id = $1 AND id = $2", *last, written)
+            if notes and "response" in notes[-1]:
+                await _keep_request(transaction, *last, notes[-1])
+    for row in await transaction.all(f"SELECT chat_id, id, content FROM queue WHERE {has_note.format('content')}"):
+        blocks = _read_blocks(row["content"])
+        if list(_take_notes(blocks)):
+            named = (row["chat_id"], row["id"], msgspec.json.encode(blocks))
+            await transaction.run("UPDATE queue SET content = $3 WHERE chat_id = $1 AND id = $2", *named)
+
+
+def _read_blocks(blocks: bytes) -> list[Any]:
+    try:
+        return list(msgspec.json.decode(blocks))
+    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError):
+        return []
+
+
+def _take_notes(blocks: list[Any]) -> Iterator[dict[str, Any]]:
+    """Remove the notes from these blocks."""
+    for block in blocks:
+        metadata = block.get("metadata") if isinstance(block, dict) else None
+        if not isinstance(metadata, dict):
+            continue
+        note = metadata.get("request")
+        if isinstance(note, dict) and ("response" in note or "ui_id" in note):
+            del metadata["request"]
+            if "ui_id" in note:
+                metadata["ui_id"] = note["ui_id"]
+            if not metadata:
+                del block["metadata"]
+            yield note
+
+
+async def _keep_request(transaction: Transaction, chat_id: str, message_id: str, note: dict[str, Any]) -> None:
+    """Put the note into the turn whose status follows the message. Of two before one status, the later one counts."""
+    found = await transaction.one(_TURN_OF, chat_id, message_id)
+    if found is None:
+        return
+    kept = [] if found["request"] is None else msgspec.json.decode(found["request"])
+    ordered = sorted([*kept, [found["seq"], note]], key=itemgetter(0))
+    sql = "UPDATE turns SET request = $3 WHERE chat_id = $1 AND id = $2"
+    await transaction.run(sql, chat_id, found["turn_id"], msgspec.json.encode(ordered))
+
+
 async def give_outcomes(transaction: Transaction) -> None:
-    """0018. Clients read the stored rows as they are.
+    """0019. Clients read the stored rows as they are.
 
     What is journalled of attempts that still run is converted too, because their replies are still to be made of it.
     The journals of ended attempts stay as they are: nothing is made of them any more.
@@ -122,5 +195,6 @@ def _convert(stored: bytes, decode: Callable[[bytes], list[Any]], change: Callab
 STEPS: Final[dict[str, Callable[[Transaction], Awaitable[None]]]] = {
     "0016": name_untitled_chats,
     "0017": give_likenesses,
-    "0018": give_outcomes,
+    "0018": move_requests,
+    "0019": give_outcomes,
 }

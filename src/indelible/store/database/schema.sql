@@ -197,7 +197,7 @@ CREATE TABLE turns (
     stalled_takeovers INTEGER DEFAULT 0 NOT NULL,
     model TEXT,
     journal_rows_at_takeover BIGINT DEFAULT 0 NOT NULL,
-    CONSTRAINT turns_pk PRIMARY KEY (chat_id, id),
+    -- sqlite: CONSTRAINT turns_pk PRIMARY KEY (chat_id, id),
     CONSTRAINT turns_chat_id_number_key UNIQUE (chat_id, number),
     CONSTRAINT turns_chat_id_fk FOREIGN KEY (chat_id) REFERENCES chats (id) ON DELETE CASCADE,
     -- sqlite: CONSTRAINT turns_chat_id_message_id_fk FOREIGN KEY (chat_id, message_id) REFERENCES messages (chat_id, id),
@@ -207,6 +207,8 @@ CREATE TABLE turns (
     CONSTRAINT turns_number_check CHECK (number >= 1),
     CONSTRAINT turns_takeovers_check CHECK (stalled_takeovers >= 0 AND stalled_takeovers <= takeovers)
 );
+-- Without statistics PostgreSQL takes the newest of two indexes that begin with the chat: that has to be the key.
+ALTER TABLE turns ADD CONSTRAINT turns_pk PRIMARY KEY (chat_id, id); -- postgresql
 CREATE INDEX turns_of_message ON turns (chat_id, message_id) WHERE message_id IS NOT NULL;
 CREATE UNIQUE INDEX turns_one_open ON turns (chat_id) WHERE ended_at IS NULL;
 COMMENT ON TABLE turns IS 'All the work that answers one message.';

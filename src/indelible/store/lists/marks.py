@@ -21,6 +21,7 @@ from indelible.content.blocks import text_of
 from indelible.errors import ChatNotFound
 from indelible.ids import is_id
 from indelible.store.database.transaction import Transaction, to_time, upsert
+from indelible.store.outcome import Outcome
 from indelible.store.queries.users import find_owner
 
 _MARK: Final = """
@@ -34,11 +35,11 @@ _EXTRAS: Final = """
     """
 
 
-async def mark_read(transaction: Transaction, chat_id: str, owner_id: str, seq: int | None) -> bool:
-    """Mark a chat as read up to event `seq`, or all of it; returns whether the mark moved. Raises `NotFound`."""
+async def mark_read(transaction: Transaction, chat_id: str, owner_id: str, seq: int | None) -> Outcome:
+    """Mark a chat as read up to event `seq`, or all of it. Raises `NotFound`."""
     if not is_id(chat_id) or await find_owner(transaction, chat_id) != owner_id:
         raise ChatNotFound
-    return await transaction.run(_MARK, chat_id, owner_id, seq) > 0
+    return _make_outcome(chat_id, has_changed=await transaction.run(_MARK, chat_id, owner_id, seq) > 0)
 
 
 async def load_draft(transaction: Transaction, chat_id: str, user_id: str) -> Draft:
@@ -50,19 +51,31 @@ async def load_draft(transaction: Transaction, chat_id: str, user_id: str) -> Dr
     return Draft() if row is None else Draft(text=_read(row["content"]), updated_at=to_time(row["updated_at"]))
 
 
-async def save_draft(transaction: Transaction, chat_id: str, user_id: str, text: str) -> None:
+async def save_draft(transaction: Transaction, chat_id: str, user_id: str, text: str) -> Outcome:
     """Replace the draft; an empty text deletes it."""
-    if not text:
-        if chat_id == NEW_CHAT:
-            await transaction.run("DELETE FROM new_drafts WHERE user_id = $1", user_id)
-        else:
-            await transaction.run("DELETE FROM drafts WHERE chat_id = $1 AND user_id = $2", chat_id, user_id)
-        return
-    draft = {"content": encode([Text(text)]), "updated_at": await transaction.now()}
-    if chat_id == NEW_CHAT:
-        await upsert(transaction, "new_drafts", draft, user_id=user_id)
+    is_new = chat_id == NEW_CHAT
+    if text:
+        draft = {"content": encode([Text(text)]), "updated_at": await transaction.now()}
+        of = {"user_id": user_id} if is_new else {"chat_id": chat_id, "user_id": user_id}
+        await upsert(transaction, "new_drafts" if is_new else "drafts", draft, **of)
+    elif is_new:
+        await transaction.run("DELETE FROM new_drafts WHERE user_id = $1", user_id)
     else:
-        await upsert(transaction, "drafts", draft, chat_id=chat_id, user_id=user_id)
+        await transaction.run("DELETE FROM drafts WHERE chat_id = $1 AND user_id = $2", chat_id, user_id)
+    return _make_outcome(chat_id, has_changed=False)
+
+
+def _make_outcome(chat_id: str, *, has_changed: bool) -> Outcome:
+    """Readers of lists are woken by a change; no worker is, and no event was written."""
+    return Outcome(
+        chat_id=chat_id,
+        effective=has_changed,
+        status=None,
+        seq=0,
+        epoch=0,
+        wakes_readers=has_changed,
+        wakes_workers=False,
+    )
 
 
 async def load_extras(transaction: Transaction, chat_id: str, user_id: str) -> ChatExtras:

@@ -43,8 +43,9 @@ from indelible.store.commands.apply.files import use_files
 from indelible.store.commands.apply.texts import recover_notice
 from indelible.store.commands.fork import insert_copies
 from indelible.store.database.transaction import Transaction, to_time, to_utc
+from indelible.store.outcome import Outcome
 from indelible.store.payloads import ChatPatch
-from indelible.store.protocol import Outcome
+from indelible.store.queries.listing import load_summary
 
 FORMAT: Final = "indelible.chat"
 VERSION: Final = 2
@@ -109,7 +110,7 @@ class _Version(msgspec.Struct, frozen=True):
     version: int
 
 
-async def export_chat(transaction: Transaction, chat_id: str, now: datetime) -> ChatFile:
+async def export_chat(transaction: Transaction, chat_id: str) -> ChatFile:
     chat = await transaction.one(_CHAT, chat_id)
     if chat is None:
         raise ChatNotFound
@@ -120,7 +121,7 @@ async def export_chat(transaction: Transaction, chat_id: str, now: datetime) -> 
     return ChatFile(
         format="indelible.chat",
         version=VERSION,
-        exported_at=now,
+        exported_at=await transaction.now(),
         title=chat["title"],
         title_is_provisional=bool(chat["title_is_provisional"]),
         model=chat["model"],
@@ -282,7 +283,13 @@ def make_rows(file: ChatFile, chat_id: str) -> dict[str, dict[str, Any]]:
 
 
 async def import_chat(
-    transaction: Transaction, file: ChatFile, rows: Mapping[str, dict[str, Any]], *, new_chat_id: str, owner_id: str
+    transaction: Transaction,
+    file: ChatFile,
+    rows: Mapping[str, dict[str, Any]],
+    *,
+    new_chat_id: str,
+    owner_id: str,
+    lease_timeout_s: float,
 ) -> Outcome:
     """Write the chat of a file, with these rows of its messages, as a new one of this user. It is idle."""
     now = await transaction.now()
@@ -305,7 +312,8 @@ async def import_chat(
     head_id = None if file.head is None else rows[file.head]["id"]
     seq = await insert_copies(transaction, chat, copies, head_id=head_id, now=now)
     await _use_files(transaction, new_chat_id, owner_id, file)
-    return Outcome(chat_id=new_chat_id, effective=True, status=Status.IDLE, seq=seq, epoch=0)
+    summary = await load_summary(transaction, new_chat_id, lease_timeout_s=lease_timeout_s)
+    return Outcome(chat_id=new_chat_id, effective=True, status=Status.IDLE, seq=seq, epoch=0, summary=summary)
 
 
 def _find_title(file: ChatFile) -> str | None:

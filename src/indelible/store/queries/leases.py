@@ -33,7 +33,7 @@ from indelible.logs import get_logger
 from indelible.machine.commands import Acquire
 from indelible.machine.states import Status
 from indelible.store.database.transaction import Dialect, Transaction
-from indelible.store.protocol import Outcome
+from indelible.store.outcome import Outcome
 from indelible.store.queries.liveness import BUSY_STATUSES, bind_ago, spell_ago, spell_alive
 from indelible.store.queries.open_turn import Held, Probe
 

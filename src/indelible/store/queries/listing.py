@@ -24,6 +24,12 @@ from indelible.store.database.transaction import Dialect, Row, Transaction, clea
 from indelible.store.queries.liveness import BUSY_STATUSES, PENDING, bind_ago, spell_ago, spell_status, spell_unheld
 
 _STUCK_AFTER: Final = 10
+_STALE: Final = """
+    SELECT id FROM chats
+    WHERE updated_at < $1 AND status IN ('idle', 'error') AND NOT archived AND NOT pinned
+        AND replied_seq <= last_read_seq
+    ORDER BY updated_at LIMIT $2
+    """
 _COLUMNS: Final = """
     c.id, c.title, c.model, c.labels, c.pinned, c.archived, c.debug, c.seq, c.created_at, c.updated_at,
     c.usage, c.cost_nanousd, c.replied_seq > c.last_read_seq AS unread
@@ -207,3 +213,8 @@ def _summarise(row: Row) -> ChatSummary:
         usage=totals.usage,
         cost_usd=totals.cost_usd,
     )
+
+
+async def find_stale(transaction: Transaction, updated_before: datetime, limit: int) -> list[str]:
+    """Chats in which nothing was said since then and that can be archived."""
+    return [row["id"] for row in await transaction.all(_STALE, updated_before, limit)]

@@ -17,7 +17,8 @@ from indelible.content import Message, Part, ToolSpec, Usage
 from indelible.errors import ChatNotFound
 from indelible.machine.states import Status, TurnKind
 from indelible.store.database.transaction import Dialect, Row, Transaction
-from indelible.store.queries.chat_view import AttemptName, load_path_rows, load_rows, to_message
+from indelible.store.outcome import AttemptName
+from indelible.store.queries.chat_view import load_path_rows, load_rows, to_message
 from indelible.store.queries.liveness import BUSY_STATUSES, bind_ago, spell_ago
 
 _WORK: Final = """

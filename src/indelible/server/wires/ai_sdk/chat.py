@@ -44,8 +44,7 @@ from indelible.server.wires.ai_sdk.projection import HEADERS, UiMessageProjectio
 from indelible.server.wires.content import divide
 from indelible.server.wires.requests import WireBody, read_body
 from indelible.server.wires.streaming import WireStream
-from indelible.service.chats import LocalService
-from indelible.service.conversations import PATH_AT_ONCE, ConversationService, TurnSettings, TurnStart
+from indelible.service.turns import PATH_AT_ONCE, TurnService, TurnSettings, TurnStart
 
 router = Router(prefix="/ai-sdk")
 
@@ -73,51 +72,54 @@ async def post_chat(request: Request, state: ReadyState, service: Reads, once: W
     if not body.given and body.trigger != "regenerate-message":
         raise Invalid("messages: at least one is needed.")
     state.feed_slots.check(await service.get_user_id())
-    conversations = ConversationService(service, once)
+    conversations = TurnService(once)
     chat_id = await conversations.find_chat_id(body.id)
     start, asked = await _start(conversations, chat_id, body)
-    return await _stream(state, service, start, asked)
+    return await _stream(state, conversations, start, asked)
 
 
 @router.get("/chat/{name}/stream")
 async def resume_chat(name: str, state: ReadyState, service: Reads) -> Response:
     """Stream the running reply from its beginning; 204 if none is running."""
-    conversations = ConversationService(service)
+    conversations = TurnService(service)
     chat_id = await conversations.find_chat_id(name)
     start = await conversations.find_running(chat_id) if await conversations.exists(chat_id) else None
     if start is None:
         return Response(status_code=204)
-    origin = await conversations.find_origin(chat_id, start.seq)
-    return await _stream(state, service, start, origin.id)
+    return await _stream(state, conversations, start)
 
 
 @router.post("/chat/{name}/stop")
 async def stop_chat(name: str, service: Reads) -> Response:
     """Stop the running reply; what was written is kept. If none is running, nothing happens."""
-    chat_id = await ConversationService(service).find_chat_id(name)
+    chat_id = await TurnService(service).find_chat_id(name)
     return answer_json(await service.interrupt(chat_id, wait_s=10))
 
 
 @router.get("/chat/{name}/messages")
 async def list_ui_messages(name: str, state: State, service: Reads) -> Response:
     """The conversation as UI messages, to begin the hook with. A running reply is left out: it is resumed."""
-    conversations = ConversationService(service)
+    conversations = TurnService(service)
     chat_id = await conversations.find_chat_id(name)
     if not await conversations.exists(chat_id):
         return answer_json([])
     start = await conversations.find_running(chat_id)
-    upto = None if start is None else (await conversations.find_origin(chat_id, start.seq)).id
+    upto = None if start is None else (await conversations.turn_facts(chat_id, start.seq)).asked_id
     path = await conversations.list_whole_path(chat_id, upto=upto)
     action = (await service.get_chat(chat_id)).action
     awaited = frozenset(call.name for call in action.calls) if action is not None else frozenset()
     return answer_json(write_ui_messages(path, awaited | state.client_tools))
 
 
-async def _stream(state: ServerState, service: LocalService, start: TurnStart, asked: str) -> Response:
-    user_id = await service.get_user_id()
+async def _stream(
+    state: ServerState, conversations: TurnService, start: TurnStart, asked: str | None = None
+) -> Response:
+    """`asked` is the message that the reply answers, as the hook knows it; None: the one that started the turn."""
+    user_id = await conversations.service.get_user_id()
+    facts = await conversations.turn_facts(start.chat_id, start.seq)
     projection = UiMessageProjection(
-        name_reply(asked),
-        client_tools=await ConversationService(service).list_client_tools(start.chat_id) | state.client_tools,
+        name_reply(asked or facts.asked_id),
+        client_tools=facts.client_tools | state.client_tools,
         queued=start.queued,
         answered=start.answered,
     )
@@ -125,7 +127,7 @@ async def _stream(state: ServerState, service: LocalService, start: TurnStart, a
     return WithSlot(stream, state.feed_slots, user_id)
 
 
-async def _start(conversations: ConversationService, chat_id: str, body: ChatRequest) -> tuple[TurnStart, str]:
+async def _start(conversations: TurnService, chat_id: str, body: ChatRequest) -> tuple[TurnStart, str | None]:
     """Start the turn, or find the one that an earlier request started; returns where, and the message it answers."""
     last = body.given[-1] if body.given else {}
     if not await conversations.exists(chat_id):
@@ -165,18 +167,16 @@ async def _start(conversations: ConversationService, chat_id: str, body: ChatReq
     return start, asked_id
 
 
-async def _begin(conversations: ConversationService, chat_id: str, body: ChatRequest) -> tuple[TurnStart, str]:
+async def _begin(conversations: TurnService, chat_id: str, body: ChatRequest) -> tuple[TurnStart, str | None]:
     """A chat that the hook has named: it begins with the hook's messages."""
     system, given = divide(read_ui_messages(body.given))
     settings = TurnSettings(model=body.model, system=body.system or system)
     named = await conversations.named("create", chat_id, encode(given).decode())
-    start = await named.create(chat_id, given, settings)
-    origin = await conversations.find_origin(chat_id, start.seq)
-    return start, origin.id
+    return await named.create(chat_id, given, settings), None
 
 
 async def _edit(
-    conversations: ConversationService, chat_id: str, edited: ChatMessage, body: ChatRequest
+    conversations: TurnService, chat_id: str, edited: ChatMessage, body: ChatRequest
 ) -> tuple[TurnStart, str]:
     """Replace a message of the hook, and what came after it."""
     above, _ = split_user(edited, body.messageId)
@@ -188,7 +188,7 @@ async def _edit(
 
 
 async def _regenerate(
-    conversations: ConversationService, chat_id: str, asked: ChatMessage, body: ChatRequest, ui_id: str | None
+    conversations: TurnService, chat_id: str, asked: ChatMessage, body: ChatRequest, ui_id: str | None
 ) -> tuple[TurnStart, str]:
     """Answer a message of the hook anew. What was stored together with it, below it, the hook shows no more."""
     _, kept = split_user(asked, ui_id)
@@ -200,7 +200,7 @@ async def _regenerate(
 
 
 async def _bring_outputs(
-    conversations: ConversationService, chat_id: str, reply: dict[str, Any], path: list[ChatMessage]
+    conversations: TurnService, chat_id: str, reply: dict[str, Any], path: list[ChatMessage]
 ) -> tuple[TurnStart, str]:
     action = (await conversations.service.get_chat(chat_id)).action
     outputs = read_outputs(reply)
@@ -219,7 +219,7 @@ async def _bring_outputs(
     raise Invalid("No call of this chat waits for these outputs.")
 
 
-async def _join(conversations: ConversationService, chat_id: str, known: ChatMessage) -> tuple[TurnStart, str]:
+async def _join(conversations: TurnService, chat_id: str, known: ChatMessage) -> tuple[TurnStart, str]:
     """The message is here already: the request was repeated, and gets the same reply, at the same price."""
     answering = await conversations.find_answering(chat_id, known.id)
     if answering is None:  # it came in another way, and was never answered here
@@ -228,7 +228,7 @@ async def _join(conversations: ConversationService, chat_id: str, known: ChatMes
 
 
 async def _find(
-    conversations: ConversationService, chat_id: str, path: list[ChatMessage], *ui_ids: str | None
+    conversations: TurnService, chat_id: str, path: list[ChatMessage], *ui_ids: str | None
 ) -> ChatMessage | None:
     """The message of the user that the first of these ids names. Few are above the end of the path."""
     found = _find_in(path, ui_ids)

@@ -13,14 +13,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from indelible.api.shapes import ChatMessage
 from indelible.content import Block, File, Message, Reasoning, Text, ToolCall, ToolResult, encode
 from indelible.errors import Invalid
 from indelible.server.wires.ai_sdk.projection import read_input
 from indelible.server.wires.content import read_file, write_file_url
-from indelible.service.noted_request import note_in, read_note
 
 _REPLY: Final = "reply-"
+_UI_ID: Final = "ui_id"
+"""The key of the hook's id in the metadata of a block."""
 _MAX_ID: Final = 200
 _DONE: Final = ("output-available", "output-error")
 
@@ -61,7 +64,7 @@ def is_in(blocks: Sequence[Block], ui_id: str) -> bool:
 
 def _read_ui_id(block: Block) -> str:
     """The id of the hook's message that ends with this block; empty if none does."""
-    return str(read_note(block).get("ui_id") or "")
+    return str((getattr(block, "metadata", None) or {}).get(_UI_ID) or "")
 
 
 def get_ui_id(ui_message: dict[str, Any]) -> str | None:
@@ -112,7 +115,10 @@ def read_user_blocks(ui_message: dict[str, Any]) -> list[Block]:
     """The content of a user's message, with its id."""
     blocks = [block for part in _parts(ui_message) for block in _read_given(part)]
     ui_id = get_ui_id(ui_message)
-    return blocks if ui_id is None or not blocks else note_in(blocks, {"ui_id": ui_id})
+    if ui_id is None or not blocks:
+        return blocks
+    *above, last = blocks
+    return [*above, replace(last, metadata={**(getattr(last, "metadata", None) or {}), _UI_ID: ui_id})]
 
 
 def read_outputs(ui_message: dict[str, Any]) -> dict[str, ToolResult]:

@@ -23,7 +23,7 @@ from indelible.server.wires.openai.pages import show_list, show_page
 from indelible.server.wires.openai.responses.request import Metadata
 from indelible.server.wires.openai.responses.stored import read_input
 from indelible.server.wires.requests import WireBody, read_body
-from indelible.service.conversations import ConversationService, Given, TurnSettings, read_metadata
+from indelible.service.turns import Given, TurnService, TurnSettings, read_metadata
 
 router = Router(prefix=PREFIX)
 
@@ -34,10 +34,10 @@ class ConversationRequest(WireBody, kw_only=True):
 
 
 @router.post("/conversations")
-async def create_conversation(request: Request, state: State, service: Reads, once: Writes) -> Response:
+async def create_conversation(request: Request, state: State, service: Writes) -> Response:
     """Create a conversation, optionally with items that stand at its beginning."""
     body = await read_body(request, ConversationRequest)
-    conversations = ConversationService(service, once)
+    conversations = TurnService(service)
     given = Given(history=await read_input(state, conversations, body.items or []))
     start = await conversations.create(new_id("chat"), given, TurnSettings(), metadata=body.metadata)
     return answer_json(_show(start.chat_id, body.metadata or {}))
@@ -56,7 +56,7 @@ async def update_conversation(conversation_id: str, request: Request, service: W
     """Replace the metadata of a conversation. Labels of another form are the user's own, and stay."""
     chat_id = read_conversation_name(conversation_id)
     body = await read_body(request, ConversationRequest)
-    return answer_json(_show(chat_id, await ConversationService(service).set_metadata(chat_id, body.metadata or {})))
+    return answer_json(_show(chat_id, await TurnService(service).set_metadata(chat_id, body.metadata or {})))
 
 
 @router.delete("/conversations/{conversation_id}")
@@ -77,16 +77,16 @@ async def list_items(
 ) -> Response:
     """List the items of the active branch."""
     chat_id = read_conversation_name(conversation_id)
-    path = await ConversationService(service).list_whole_path(chat_id)
+    path = await TurnService(service).list_whole_path(chat_id)
     return answer_json(show_page(write_items(chat_id, path), limit=limit, after=after, order=order))
 
 
 @router.post("/conversations/{conversation_id}/items")
-async def add_items(conversation_id: str, request: Request, state: State, service: Reads, once: Writes) -> Response:
+async def add_items(conversation_id: str, request: Request, state: State, service: Writes) -> Response:
     """Add items to the end of a conversation. Nothing is answered; while a response runs, this is refused."""
     chat_id = read_conversation_name(conversation_id)
     body = await read_body(request, ConversationRequest)
-    conversations = ConversationService(service, once)
+    conversations = TurnService(service)
     added = await conversations.add_messages(chat_id, await read_input(state, conversations, body.items or []))
     return answer_json(show_list(write_items(chat_id, added)))
 
@@ -95,7 +95,7 @@ async def add_items(conversation_id: str, request: Request, state: State, servic
 async def get_item(conversation_id: str, item_id: str, service: Reads) -> Response:
     """Get one item."""
     chat_id = read_conversation_name(conversation_id)
-    for item in write_items(chat_id, await ConversationService(service).list_whole_path(chat_id)):
+    for item in write_items(chat_id, await TurnService(service).list_whole_path(chat_id)):
         if item["id"] == item_id:
             return answer_json(item)
     raise NotFound(f"Item with id {item_id[:100]!r} not found.")

@@ -6,7 +6,7 @@ holds the chat's lock, so their numbers have neither gaps nor races.
 
 Must stay true (tests/store/test_conformance.py): `seq` of the row is the number of its last event.
 
-The effects are in chat.py, history.py, turns.py and queue.py; applier.py applies them in order.
+The effects are in chat.py, history.py, turns.py and queue.py; execute.py applies them in order.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from indelible.machine import effects
 from indelible.machine.states import Snapshot, Status
 from indelible.store.commands.totals import Totals
 from indelible.store.database.transaction import Row, Transaction, insert, update
+from indelible.store.outcome import AttemptName, Outcome
 from indelible.store.payloads import Payload
-from indelible.store.protocol import Outcome
-from indelible.store.queries.chat_view import AttemptName
 
 
 class ChatChange:
@@ -111,6 +110,7 @@ class ChatChange:
             in_tool=self.snapshot.attempt is not None and self.snapshot.attempt.in_tool,
             wakes_readers=self.dropped or bool(self._events),
             wakes_workers=self._wakes_workers(),
+            at=self.now,
         )
 
     def _wakes_workers(self) -> bool:

@@ -6,7 +6,7 @@ owner, and records the use. So a file cannot be swept or deleted between the upl
 a file of another user. Name, type and size in the message come from the file's row, not from the client.
 
 When a chat is deleted, the files that no other chat uses are marked `deleted` in the same transaction; the sweep
-removes their bytes afterwards in short transactions (files/sql_files.py). When a queued message is removed or changed,
+removes their bytes afterwards in short transactions (files/store.py). When a queued message is removed or changed,
 the chat stops using its files, unless something else in the chat names them. A file that no chat uses then is kept for
 a day, as after its upload, because the user may send it again. The rows are locked first and checked in a later
 statement (as in R1): on PostgreSQL a single statement would see the uses from before the lock, and would delete a file

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
 from indelible.content import Block, File, Message, Text, ToolResult, encode
@@ -19,7 +20,7 @@ from indelible.store.commands.apply.change import ChatChange, Handlers
 from indelible.store.commands.apply.files import use_files
 from indelible.store.commands.apply.texts import ANSWERS, CONTINUE, ERRORS, NOTICES, name_notice
 from indelible.store.commands.totals import Totals
-from indelible.store.database.transaction import Transaction, insert
+from indelible.store.database.transaction import Transaction, insert, update
 from indelible.store.payloads import (
     AddedHistory,
     CompactionResult,
@@ -36,6 +37,7 @@ _INDEXED: Final = {"user": "last_read_seq", "assistant": "replied_seq"}
 """Messages that a search finds, and the mark in the chat's row that such a message moves to its event."""
 _INSTRUCTED: Final = "SELECT id FROM messages WHERE chat_id = $1 AND id = ANY($2) AND blocks = $3"
 _INSTRUCTION: Final[list[Block]] = [Text(CONTINUE)]
+_REQUESTS: Final = "SELECT request FROM turns WHERE chat_id = $1 AND id = $2"
 _BLOCKS: Final = "SELECT blocks FROM messages WHERE chat_id = $1 AND id = $2"
 
 
@@ -194,6 +196,16 @@ async def add_tool_results(change: ChatChange, _effect: effects.AddToolResults) 
         for call_id, name in names.items()
     ]
     await put(change, Message(role="tool", blocks=list(ordered)))
+    await _keep_request(change, require(change.payload, ToolResultsInput).request)
+
+
+async def _keep_request(change: ChatChange, request: dict[str, Any] | None) -> None:
+    """Keep the request that resumed the turn beside the one that began it (queries/turn_facts.py)."""
+    if request is not None:
+        row = await change.transaction.one(_REQUESTS, change.chat_id, change.turn_id)
+        kept = [] if row["request"] is None else msgspec.json.decode(row["request"])
+        changes = {"request": encode([*kept, (change.seq, request)])}
+        await update(change.transaction, "turns", changes, chat_id=change.chat_id, id=change.turn_id)
 
 
 async def _use_files_of(change: ChatChange, result: ToolResult) -> list[File]:

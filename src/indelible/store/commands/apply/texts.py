@@ -48,7 +48,7 @@ _OLD_NOTICES: Final[dict[str, effects.NoticeKind]] = {
 
 
 def recover_notice(blocks: Sequence[Block], *, has_failed: bool) -> list[Block]:
-    """The blocks of a notice from before notices had a kind: some follow from their sentence, once (upgrade 0018)."""
+    """The blocks of a notice from before notices had a kind: some follow from their sentence, once (upgrade 0019)."""
     match blocks:
         case [Text(metadata=None) as first, *rest]:
             found = (kind for known, kind in _OLD_NOTICES.items() if first.text.startswith(known))

@@ -19,14 +19,14 @@ from indelible.store.commands.apply.history import load_model, put
 from indelible.store.commands.finish_attempt import end_attempt, keep_pending
 from indelible.store.database.transaction import insert, update
 from indelible.store.lists.usage import add_usage
-from indelible.store.payloads import AttemptStart, ModelChoice, RetryScheduled, WithPending, require
+from indelible.store.outcome import AttemptName
+from indelible.store.payloads import AttemptStart, ModelChoice, NewChat, RetryScheduled, UserInput, WithPending, require
 from indelible.store.queries.ancestors import find_partial_reply
-from indelible.store.queries.chat_view import AttemptName
 
 _ENDS_WITH_RESET: Final = "reset"
 _NEW_TURN: Final = """
-INSERT INTO turns (chat_id, id, kind, message_id, model, started_at, number)
-VALUES ($1, $2, $3, $4, $5, $6, (SELECT coalesce(max(number), 0) + 1 FROM turns WHERE chat_id = $1))
+INSERT INTO turns (chat_id, id, kind, message_id, model, started_at, request, number)
+VALUES ($1, $2, $3, $4, $5, $6, $7, (SELECT coalesce(max(number), 0) + 1 FROM turns WHERE chat_id = $1))
 """
 _LAST_ATTEMPT: Final = """
 SELECT step, number, outcome FROM attempts WHERE chat_id = $1 AND turn_id = $2
@@ -151,8 +151,9 @@ async def begin_turn(change: ChatChange, effect: effects.BeginTurn) -> None:
 
 async def open_turn(change: ChatChange, kind: TurnKind, message_id: str | None, model: str | None) -> None:
     change.turn_id = new_id("turn")
-    named = (change.chat_id, change.turn_id, kind, message_id, model, change.now)
-    await change.transaction.run(_NEW_TURN, *named)
+    request = change.payload.request if isinstance(change.payload, NewChat | UserInput) else None
+    kept = None if request is None else encode([(change.seq, request)])
+    await change.transaction.run(_NEW_TURN, change.chat_id, change.turn_id, kind, message_id, model, change.now, kept)
 
 
 HANDLERS: Final[Handlers] = {

@@ -13,7 +13,7 @@ from indelible.server.wires.content import join_neighbours, read_file
 from indelible.server.wires.openai.items import check_objects, make_result, read_content
 from indelible.server.wires.openai.responses.request import FunctionTool, Metadata, ToolRequest, read_choice
 from indelible.server.wires.requests import WireBody
-from indelible.service.conversations import TurnSettings
+from indelible.service.turns import TurnSettings
 
 
 class CompletionFunction(FunctionTool, kw_only=True):

@@ -37,7 +37,7 @@ from indelible.server.wires.openai.failures import answer_failure
 from indelible.server.wires.openai.models import find_model_name
 from indelible.server.wires.requests import read_body
 from indelible.server.wires.streaming import WireStream, collect
-from indelible.service.conversations import ConversationService, TurnStart
+from indelible.service.turns import TurnService, TurnStart
 
 CHAT: Final = "x-indelible-chat"
 router = Router(prefix=PREFIX)
@@ -56,9 +56,9 @@ async def create_completion(
     body.model = await find_model_name(service, body.model)
     if body.stream:
         state.feed_slots.check(await service.get_user_id())
-    conversations = ConversationService(service, once)
+    conversations = TurnService(once)
     messages = read_messages(body.messages)
-    start = await conversations.start(partial(_start, conversations, x_indelible_chat, messages, body))
+    start = await conversations.start_turn(partial(_start, conversations, x_indelible_chat, messages, body))
     headers = {CHAT: start.chat_id, **body.left_out}
     is_archived = x_indelible_chat is None and not body.store
     projection = CompletionProjection(
@@ -100,7 +100,7 @@ async def create_completion(
 
 
 async def _start(
-    conversations: ConversationService, name: str | None, messages: list[Message], body: CompletionRequest
+    conversations: TurnService, name: str | None, messages: list[Message], body: CompletionRequest
 ) -> TurnStart:
     """Go on with the chat of this name, or begin it. Without a name, begin one."""
     chat_id = new_id("chat") if name is None else await conversations.find_chat_id(name)

@@ -12,7 +12,7 @@ from typing import Any, cast
 from indelible.api.shapes import ChatMessage
 from indelible.content import Message, Role, Text, encode
 from indelible.loop.prompt.compact import estimate_tokens
-from indelible.service.conversations import TurnSettings
+from indelible.service.turns import TurnSettings
 
 
 def estimate_input(path: Sequence[ChatMessage], given: Sequence[Message], settings: TurnSettings) -> int:

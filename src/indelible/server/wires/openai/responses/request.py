@@ -1,9 +1,9 @@
 """The request for a response: how its turn is run, and what its response repeats.
 
-What a response repeats (`metadata`, `instructions`, `tools` …) is stored with the message that it answers, so that
-every replay repeats the same (service/conversations.py). Long tool lists are repeated by name only: they would
-otherwise be stored with every message. Users can write such a note too, so it is checked when it is read: one that has
-another shape counts as none (tests/server/wires/test_responses.py).
+What a response repeats (`metadata`, `instructions`, `tools` …) is stored with its turn, so that every replay repeats
+the same (`turns.request`). Long tool lists are repeated by name only: they would otherwise be stored with every turn. A
+note from before may have been written by a user, so it is checked when it is read: one that has another shape counts as
+none (tests/server/wires/test_responses.py).
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ from typing import Annotated, Any, ClassVar, Final
 import msgspec
 from msgspec import Meta
 
-from indelible.api.shapes import ChatMessage
 from indelible.content import ToolSpec, encode
 from indelible.errors import Invalid
 from indelible.server.wires.openai.names import read_conversation_name
 from indelible.server.wires.requests import WireBody
-from indelible.service.conversations import TurnSettings
-from indelible.service.noted_request import read_request
+from indelible.service.turns import TurnSettings
 
 _NOT_REPEATED: Final = frozenset({"input", "conversation", "stream", "tools", "model"})
 """What a response does not repeat, or in a form of its own."""
@@ -219,10 +217,10 @@ class ResponseNote(msgspec.Struct, frozen=True, kw_only=True):
 _NO_NOTE: Final = ResponseNote()
 
 
-def read_note(message: ChatMessage) -> ResponseNote:
-    """The note in this message. Empty for a message that came in another way, whatever its metadata hold."""
+def read_note(request: Any) -> ResponseNote:
+    """What is stored with a turn. Empty for one that another API started."""
     try:
-        note = msgspec.convert(read_request(message), ResponseNote)
+        note = msgspec.convert(request or {}, ResponseNote)
         msgspec.convert(note.response, ResponseRequest, strict=False)
     except msgspec.ValidationError:
         return _NO_NOTE

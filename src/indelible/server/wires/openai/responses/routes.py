@@ -32,7 +32,6 @@ from indelible.server.wires.openai.models import find_model_name
 from indelible.server.wires.openai.names import ResponseName, read_response_name
 from indelible.server.wires.openai.pages import show_page
 from indelible.server.wires.openai.responses.input_tokens import estimate_input
-from indelible.server.wires.openai.responses.projection import ResponseProjection
 from indelible.server.wires.openai.responses.request import MOST_INPUTS, ResponseRequest, hash_settings, read_note
 from indelible.server.wires.openai.responses.stored import (
     check_replies,
@@ -40,11 +39,12 @@ from indelible.server.wires.openai.responses.stored import (
     load_previous,
     load_projection,
     load_response,
+    make_projection,
     read_input,
 )
 from indelible.server.wires.requests import read_body
 from indelible.server.wires.streaming import WireStream, collect, project_stored
-from indelible.service.conversations import ConversationService, Given, TurnSettings, TurnStart, note_request, start_at
+from indelible.service.turns import TurnService, TurnSettings, TurnStart, start_at
 from indelible.store.payloads import ChatPatch
 
 router = Router(prefix=PREFIX)
@@ -58,10 +58,13 @@ async def create_response(request: Request, state: ReadyState, service: Reads, o
     body.model = await find_model_name(service, body.model)
     if body.stream:
         state.feed_slots.check(await service.get_user_id())
-    conversations = ConversationService(service, once)
-    start = await conversations.start(Starter(state, conversations, body).start)
+    turns = TurnService(once)
+    start = await turns.start_turn(Starter(state, turns, body).start)
     name = ResponseName(start.chat_id, start.seq)
-    projection = await load_projection(state, conversations, name)
+    if start.at is None:
+        projection = await load_projection(state, turns, name)
+    else:
+        projection = make_projection(state, name, body.to_repeated(), model=start.model, at=start.at)
     is_kept = body.store is not False or body.previous_response_id is not None or body.conversation is not None
 
     async def forget() -> None:
@@ -96,15 +99,14 @@ async def count_input_tokens(request: Request, state: State, service: Reads) -> 
     """About how many input tokens a response to this request would take."""
     body = await read_body(request, ResponseRequest)
     body.model = await find_model_name(service, body.model)
-    conversations = ConversationService(service)
-    given = [] if body.input is None else await read_input(state, conversations, body.input)
+    turns = TurnService(service)
+    given = [] if body.input is None else await read_input(state, turns, body.input)
     path: list[ChatMessage] = []
     if body.previous_response_id is not None:
-        name, previous = await load_previous(state, conversations, body.previous_response_id)
-        last = previous.last_message_id or (await conversations.find_origin(name.chat_id, name.seq)).id
-        path = await conversations.list_whole_path(name.chat_id, upto=last)
+        name, previous = await load_previous(turns, body.previous_response_id)
+        path = await turns.list_whole_path(name.chat_id, upto=previous.last_id or previous.asked_id)
     elif body.chat_id is not None:
-        path = await conversations.list_whole_path(body.chat_id)
+        path = await turns.list_whole_path(body.chat_id)
     tokens = estimate_input(path, given, body.to_settings())
     return answer_json({"object": "response.input_tokens", "input_tokens": tokens})
 
@@ -116,8 +118,8 @@ async def get_response(
     """Get a response as it is now, or its events after the one with this number."""
     name = read_response_name(response_id)
     if not stream:
-        return answer_json((await load_response(state, ConversationService(service), name)).show())
-    projection = await load_projection(state, ConversationService(service), name)
+        return answer_json((await load_response(state, TurnService(service), name)).show())
+    projection = await load_projection(state, TurnService(service), name)
     state.check_ready()
     user_id = await service.get_user_id()
     start = start_at(name.chat_id, name.seq)
@@ -130,28 +132,26 @@ async def get_response(
 async def cancel_response(response_id: str, state: State, service: Reads) -> Response:
     """Stop a background response. What was written is kept, and is in its output."""
     name = read_response_name(response_id)
-    conversations = ConversationService(service)
-    projection = await load_projection(state, conversations, name)
+    turns = TurnService(service)
+    projection = await load_projection(state, turns, name)
     if not projection.request["background"]:
         raise Invalid("Cannot cancel a synchronous response.")
-    turn_id = (await conversations.get_status(name.chat_id)).turn_id
+    turn_id = (await turns.turn_facts(name.chat_id, name.seq)).turn_id
     await project_stored(state.app.feed.replay(name.chat_id, Position(name.seq)), projection)
     if not projection.is_over:
         await service.interrupt(name.chat_id, turn=turn_id, wait_s=_CANCEL_WAIT_S)
-        projection = await load_response(state, conversations, name)
+        projection = await load_response(state, turns, name)
     return answer_json(projection.show())
 
 
 @router.delete("/responses/{response_id}")
-async def delete_response(response_id: str, state: State, service: Reads) -> Response:
+async def delete_response(response_id: str, service: Reads) -> Response:
     """Delete a response with its chat. One of a longer conversation is refused: the others would go with it."""
     name = read_response_name(response_id)
-    conversations = ConversationService(service)
-    projection = await load_response(state, conversations, name)
-    path = await conversations.list_path(name.chat_id)
-    noted = read_note(await conversations.find_origin(name.chat_id, name.seq))
-    is_alone = not noted.continues and path[-1].id == projection.last_message_id
-    if projection.is_over and not is_alone:
+    turns = TurnService(service)
+    facts = await turns.turn_facts(name.chat_id, name.seq)
+    is_alone = not read_note(facts.request).continues and facts.end_id == facts.last_id
+    if facts.outcome is not None and not is_alone:
         detail = "This response is part of a longer conversation. Delete the conversation instead."
         raise NotAllowed(command="delete", state="idle", detail=detail)
     await service.delete_chat(name.chat_id)
@@ -169,80 +169,71 @@ async def list_input_items(
 ) -> Response:
     """List the items that came with the request."""
     name = read_response_name(response_id)
-    conversations = ConversationService(service)
-    origin = await conversations.find_origin(name.chat_id, name.seq)
-    path = await conversations.list_path(name.chat_id, upto=origin.id, limit=read_note(origin).inputs)
+    turns = TurnService(service)
+    facts = await turns.turn_facts(name.chat_id, name.seq)
+    path = await turns.list_path(name.chat_id, upto=facts.asked_id, limit=read_note(facts.request).inputs)
     return answer_json(show_page(write_items(name.chat_id, path), limit=limit, after=after, order=order))
 
 
 class Starter:
     """Starts the turn of a request: in a new chat, in that of its predecessor, or in a copy of that."""
 
-    def __init__(self, state: ServerState, conversations: ConversationService, body: ResponseRequest) -> None:
+    def __init__(self, state: ServerState, turns: TurnService, body: ResponseRequest) -> None:
         self._state = state
-        self._conversations = conversations
+        self._turns = turns
         self._body = body
         self._repeated = body.to_repeated()
 
     async def start(self) -> TurnStart:
-        messages = await read_input(self._state, self._conversations, self._body.input)
+        messages = await read_input(self._state, self._turns, self._body.input)
         if self._body.previous_response_id is not None:
             return await self._continue(self._body.previous_response_id, messages)
         if self._body.chat_id is not None:
             return await self._join(self._body.chat_id, messages)
         system, given = divide(messages)
         settings = self._body.to_settings(system)
-        noted = self._note(settings, inputs=len(given.history) + 1 + len(given.progress))
+        request = self._note(settings, inputs=len(given.history) + 1 + len(given.progress))
         ephemeral = self._body.store is False
-        return await self._conversations.create(
-            new_id("chat"), note_request(given, noted), settings, ephemeral=ephemeral
-        )
+        return await self._turns.create(new_id("chat"), given, settings, ephemeral=ephemeral, request=request)
 
     async def _continue(self, previous_id: str, messages: Sequence[Message]) -> TurnStart:
         added = continue_with(messages)
-        previous, projection = await load_previous(self._state, self._conversations, previous_id)
-        conversations, chat_id = self._conversations, previous.chat_id
-        if not projection.is_over:
+        previous, facts = await load_previous(self._turns, previous_id)
+        chat_id, end = previous.chat_id, facts.last_id or facts.asked_id
+        if facts.outcome is None:
             detail = f"The previous response {previous} is still in progress."
             raise NotAllowed(command="send", state="running", detail=detail)
-        await check_replies(conversations, chat_id, messages, upto=projection.last_message_id)
+        await check_replies(self._turns, chat_id, messages, upto=facts.last_id)
         settings = self._body.to_settings(added.system)
-        origin = await conversations.find_origin(chat_id, previous.seq)
-        patch = settings.to_patch() if read_note(origin).settings != hash_settings(settings) else None
-        if projection.outcome == "waiting":
-            _check_answered(projection, added.results)
+        patch = settings.to_patch() if read_note(facts.request).settings != hash_settings(settings) else None
+        if facts.outcome == "waiting":
+            _check_answered(facts.awaited, added.results)
             return await self._resume(chat_id, added, settings, patch)
         if added.results and not added.blocks:
             raise Invalid(f"No function call of {previous} waits for this output.")
-        await check_results(conversations, chat_id, added.results, upto=projection.last_message_id)
-        assert projection.last_message_id is not None or projection.outcome is not None
-        end = (await conversations.list_path(chat_id, limit=1))[-1].id
-        is_end = end == (projection.last_message_id or origin.id)
-        status = (await conversations.get_status(chat_id)).status
-        queued = (await conversations.service.list_queue(chat_id)).items if status == "error" else []
-        is_free = status in ("idle", "error") and not queued
-        copy_at = None if is_end and is_free else projection.last_message_id or origin.id
+        await check_results(self._turns, chat_id, added.results, upto=facts.last_id)
+        is_free = facts.status in ("idle", "error") and not facts.has_queue
+        copy_at = None if facts.end_id == end and is_free else end
         return await self._send(chat_id, added, settings, patch, copy_at=copy_at)
 
     async def _join(self, chat_id: str, messages: Sequence[Message]) -> TurnStart:
         added = continue_with(messages)
-        await check_replies(self._conversations, chat_id, messages)
+        await check_replies(self._turns, chat_id, messages)
         settings = self._body.to_settings(added.system)
-        status = (await self._conversations.get_status(chat_id)).status
+        status = (await self._turns.get_status(chat_id)).status
         if status == "requires_action" and added.results:
             return await self._resume(chat_id, added, settings)
         if not added.blocks:
             raise Invalid("No function call of this conversation waits for this output.")
-        await check_results(self._conversations, chat_id, added.results)
+        await check_results(self._turns, chat_id, added.results)
         return await self._send(chat_id, added, settings, settings.to_patch(given_only=True))
 
     async def _resume(
         self, chat_id: str, added: Continuation, settings: TurnSettings, patch: ChatPatch | None = None
     ) -> TurnStart:
         """Bring the results that the turn waits for; what the user says beside them joins it."""
-        noted = note_request(Given(blocks=list(added.results)), self._note(settings, continues=True))
-        results = [block for block in noted.blocks if isinstance(block, ToolResult)]
-        return await self._conversations.submit(chat_id, results, blocks=added.blocks, settings=patch)
+        request = self._note(settings, continues=True)
+        return await self._turns.submit(chat_id, added.results, blocks=added.blocks, settings=patch, request=request)
 
     async def _send(
         self,
@@ -253,9 +244,14 @@ class Starter:
         *,
         copy_at: str | None = None,
     ) -> TurnStart:
-        noted = note_request(Given(blocks=added.blocks), self._note(settings, continues=True))
-        model = self._body.model
-        return await self._conversations.send(chat_id, noted.blocks, model=model, settings=patch, copy_at=copy_at)
+        return await self._turns.send(
+            chat_id,
+            added.blocks,
+            model=self._body.model,
+            settings=patch,
+            copy_at=copy_at,
+            request=self._note(settings, continues=True),
+        )
 
     def _note(self, settings: TurnSettings, *, inputs: int = 1, continues: bool = False) -> dict[str, Any]:
         more = {"continues": True} if continues else {}
@@ -267,9 +263,9 @@ class Starter:
         }
 
 
-def _check_answered(projection: ResponseProjection, results: list[ToolResult]) -> None:
+def _check_answered(awaited: Sequence[dict[str, Any]], results: Sequence[ToolResult]) -> None:
     """Every awaited call needs its output: OpenAI refuses a request without it."""
     given = {result.call_id for result in results}
-    missing = [call["id"] for call in projection.awaited if call["id"] not in given]
+    missing = [call["id"] for call in awaited if call["id"] not in given]
     if missing:
         raise Invalid(f"No tool output found for function call {missing[0]}.")

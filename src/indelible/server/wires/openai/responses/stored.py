@@ -15,6 +15,7 @@ assistant are repeated or referred to; nobody refers to an item of somebody else
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final, cast
 
 import msgspec
@@ -32,53 +33,53 @@ from indelible.server.wires.openai.responses.output_items import Item, OwnCallIt
 from indelible.server.wires.openai.responses.projection import ResponseProjection, read_call_id
 from indelible.server.wires.openai.responses.request import read_note
 from indelible.server.wires.streaming import project_stored
-from indelible.service.conversations import ConversationService
-from indelible.service.noted_request import strip_request
+from indelible.service.turns import TurnService
+from indelible.store.queries.turn_facts import TurnFacts
 
 _REFERENCE: Final = "item_reference"
 _NAMES: Final = {Text: "message", Reasoning: "reasoning", ToolCall: "function_call"}
 
 
-async def load_projection(
-    state: ServerState, conversations: ConversationService, name: ResponseName
-) -> ResponseProjection:
+async def load_projection(state: ServerState, turns: TurnService, name: ResponseName) -> ResponseProjection:
     """The projection of this response, at its beginning. Raises `NotFound` if the user has no such response."""
-    origin = await conversations.find_origin(name.chat_id, name.seq)
-    repeated = read_note(origin).response
+    facts = await turns.turn_facts(name.chat_id, name.seq)
+    return make_projection(state, name, read_note(facts.request).response, model=facts.model, at=facts.asked_at)
+
+
+def make_projection(
+    state: ServerState, name: ResponseName, repeated: dict[str, Any], *, model: str | None, at: datetime
+) -> ResponseProjection:
+    """The projection of this response, whose request is to be repeated, at its beginning."""
     tools = frozenset(tool.get("name", "") for tool in repeated.get("tools") or ())
     return ResponseProjection(
         str(name),
         request=repeated,
-        model=repeated.get("model") or origin.model or state.settings.model,
-        created_at=origin.created_at,
+        model=repeated.get("model") or model or state.settings.model,
+        created_at=at,
         client_tools=tools | state.client_tools,
     )
 
 
-async def load_response(
-    state: ServerState, conversations: ConversationService, name: ResponseName
-) -> ResponseProjection:
+async def load_response(state: ServerState, turns: TurnService, name: ResponseName) -> ResponseProjection:
     """The projection of this response, with everything that is stored of it."""
-    projection = await load_projection(state, conversations, name)
+    projection = await load_projection(state, turns, name)
     await project_stored(state.app.feed.replay(name.chat_id, Position(name.seq)), projection)
     return projection
 
 
-async def load_previous(
-    state: ServerState, conversations: ConversationService, text: str
-) -> tuple[ResponseName, ResponseProjection]:
+async def load_previous(turns: TurnService, text: str) -> tuple[ResponseName, TurnFacts]:
     """The response that a request continues. For one that is gone, OpenAI has a refusal that agents know."""
     name = find_response_name(text)
     try:
         if name is not None:
-            return name, await load_response(state, conversations, name)
+            return name, await turns.turn_facts(name.chat_id, name.seq)
     except NotFound:
         pass
     message = f"Previous response with id {text[:100]!r} not found."
     raise RefusedByName(message, status=400, code="previous_response_not_found", param="previous_response_id")
 
 
-async def read_input(state: ServerState, conversations: ConversationService, given: Any) -> list[Message]:
+async def read_input(state: ServerState, turns: TurnService, given: Any) -> list[Message]:
     """The messages of an `input`, with what it refers to. Raises `NotFound` for an item that this user does not have.
 
     It is read twice: a mistake anywhere in it is found before anything is looked for.
@@ -86,13 +87,11 @@ async def read_input(state: ServerState, conversations: ConversationService, giv
     if not isinstance(given, list) or not any(map(_is_reference, given)):
         return read_items(given)
     read_items([item for item in given if not _is_reference(item)])
-    stored = _StoredItems(state, conversations)
+    stored = _StoredItems(state, turns)
     return read_items([await stored.find(item["id"]) if _is_reference(item) else item for item in given])
 
 
-async def check_replies(
-    conversations: ConversationService, chat_id: str, given: Sequence[Message], *, upto: str | None = None
-) -> None:
+async def check_replies(turns: TurnService, chat_id: str, given: Sequence[Message], *, upto: str | None = None) -> None:
     """A request that continues a chat may repeat what the assistant said in it; it can add nothing of that kind.
 
     Raises `Invalid` if it does: to leave it out would change the conversation. `upto` is the end of what it continues.
@@ -100,7 +99,7 @@ async def check_replies(
     blocks = [block for message in given if message.role == "assistant" for block in message.blocks]
     if not blocks:
         return
-    path = await conversations.list_whole_path(chat_id, upto=upto)
+    path = await turns.list_whole_path(chat_id, upto=upto)
     known = {_identify(block) for message in path if message.role == "assistant" for block in message.blocks}
     for block in blocks:
         if _identify(block) not in known:
@@ -111,12 +110,12 @@ async def check_replies(
 
 
 async def check_results(
-    conversations: ConversationService, chat_id: str, results: Sequence[ToolResult], *, upto: str | None = None
+    turns: TurnService, chat_id: str, results: Sequence[ToolResult], *, upto: str | None = None
 ) -> None:
     """No call waits for these outputs. Raises `Invalid` unless the conversation has them already."""
     if not results:
         return
-    path = await conversations.list_whole_path(chat_id, upto=upto)
+    path = await turns.list_whole_path(chat_id, upto=upto)
     known = {_identify(block) for message in path for block in message.blocks if isinstance(block, ToolResult)}
     for result in results:
         if _identify(result) not in known:
@@ -150,9 +149,9 @@ def _is_reference(item: Any) -> bool:
 class _StoredItems:
     """The items that one request refers to."""
 
-    def __init__(self, state: ServerState, conversations: ConversationService) -> None:
+    def __init__(self, state: ServerState, turns: TurnService) -> None:
         self._state = state
-        self._conversations = conversations
+        self._turns = turns
         self._latest: tuple[ResponseName, ResponseProjection] | None = None
         self._left_bytes = MAX_BODY_BYTES
 
@@ -172,7 +171,7 @@ class _StoredItems:
     async def _find(self, name: ItemName | None) -> list[Message] | None:
         match name:
             case ItemName(MessageName(chat_id, message_id), place):
-                path = await self._conversations.list_path(chat_id, upto=message_id, limit=1)
+                path = await self._turns.list_path(chat_id, upto=message_id, limit=1)
                 return _restore_block(path[-1], place) if path and path[-1].id == message_id else None
             case ItemName(ResponseName() as parent, place):
                 return _restore_item(await self._load(parent), place)
@@ -180,14 +179,14 @@ class _StoredItems:
 
     async def _load(self, name: ResponseName) -> ResponseProjection:
         if self._latest is None or self._latest[0] != name:
-            self._latest = (name, await load_response(self._state, self._conversations, name))
+            self._latest = (name, await load_response(self._state, self._turns, name))
         return self._latest[1]
 
 
 def _restore_block(message: ChatMessage, place: int) -> list[Message] | None:
     """The item at this place of a message. What a user or the system said is one item."""
     role = cast("Role", message.role)
-    blocks = strip_request(message.blocks)
+    blocks = message.blocks
     if role in ("user", "system"):
         return [_make_message(role, blocks, None)] if place == 0 else None
     return [_make_message(role, [blocks[place]], message.model)] if place < len(blocks) and role != "notice" else None
@@ -213,7 +212,7 @@ def _restore_item(response: ResponseProjection, place: int) -> list[Message] | N
     results = [block for block in left if isinstance(block, ToolResult) and block.call_id == item.call_id][:1]
     if all(result.provider_executed for result in results):
         return [_make_message("assistant", [block, *results], model)]
-    return [_make_message("assistant", [block], model), _make_message("tool", strip_request(list(results)), None)]
+    return [_make_message("assistant", [block], model), _make_message("tool", list(results), None)]
 
 
 def _is_written_as(item: Item, block: Block) -> bool:

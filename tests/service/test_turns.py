@@ -13,8 +13,7 @@ from indelible.content import Message, Text, ToolCall, ToolResult
 from indelible.errors import NotAllowed, TooLarge
 from indelible.ids import new_id
 from indelible.service.chats import LocalService
-from indelible.service.conversations import ConversationService, Given, TurnSettings, note_request
-from indelible.service.noted_request import read_request
+from indelible.service.turns import Given, TurnService, TurnSettings
 from indelible.testing import ScriptedModel
 
 
@@ -24,8 +23,8 @@ async def harness(engine: AsyncEngine) -> AsyncIterator[AppHarness]:
         yield opened
 
 
-def open_conversations(harness: AppHarness, user: str = "ada") -> ConversationService:
-    return ConversationService(LocalService(harness.app.service._dependencies, user=user))
+def open_conversations(harness: AppHarness, user: str = "ada") -> TurnService:
+    return TurnService(LocalService(harness.app.service._dependencies, user=user))
 
 
 async def test_a_name_leads_each_user_to_one_chat_of_their_own(harness: AppHarness) -> None:
@@ -54,9 +53,9 @@ async def test_the_model_gets_the_given_history_and_the_given_results(harness: A
             Message(role="tool", blocks=[ToolResult(call_id="call_1", name="look", output="rain")]),
         ],
     )
-    start = await conversations.create(new_id("chat"), note_request(given, {"a": 1}), TurnSettings(system="Be brief."))
-    origin = await conversations.find_origin(start.chat_id, start.seq)
-    assert (origin.role, read_request(origin)) == ("tool", {"a": 1})
+    start = await conversations.create(new_id("chat"), given, TurnSettings(system="Be brief."), request={"a": 1})
+    facts = await conversations.turn_facts(start.chat_id, start.seq)
+    assert (facts.asked_at, facts.request, facts.outcome) == (start.at, {"a": 1}, None)
     await harness.wait_until(await harness.app.user("ada").chat(start.chat_id), lambda view: view.status == "idle")
     roles = [message.role for message in model.calls[0].messages]
     assert roles == ["system", "user", "assistant", "user", "assistant", "tool"]

@@ -1,24 +1,22 @@
-"""Conversations that other programs bring along, and the turns they start: what the compatible wires need of a user.
+"""Turns that other programs start, with the conversations that they bring along: for the compatible APIs.
 
-A wire (server/wires/) speaks of responses, completions and UI messages. Here they become what we store: a chat with a
-given history, a message that starts a turn, results that resume one. Everything is a command of `LocalService` or a
-read of the two logs; nothing is stored for a wire alone. A wire keeps what it must repeat about a request (its
-metadata, its options) in the metadata of the last block that came with the request (noted_request.py).
+Such an API speaks of responses, completions and UI messages. Here they become what we store: a chat with a given
+history, a message that starts a turn, results that resume one. Everything is a command of `LocalService` or a read of
+the two logs. What an API must repeat about a request (its metadata, its options) is stored with the turn that the
+request started or resumed (`turns.request`); only the chat's owner ever gets it.
 
 A client may choose the name of a chat. The chat's id is then a hash of user and name, so that a name is found again
-without a table, and no user can name the chat of another.
-
-On a wire only the owner can use the chat, because what a wire repeats about a request contains the owner's
-instructions. Users with whom the chat is shared read it on the chat's own routes (`ReadOnly` here).
+without a table, and no user can name the chat of another. Only the owner can use a chat here: users with whom it is
+shared read it on the chat's own routes (`ReadOnly` here).
 
 A turn is named by its chat and by the number of the last event of the transaction that started or resumed it. At
 that position no attempt runs, so a reader can begin there (`Position(seq)`), and everything up to the turn's end, or
 to its wait for results, belongs to it.
 
-Must stay true (tests/service/test_conversations.py): a name leads each user to one chat of their own; the model gets
-the given history and the given results; a turn's origin is the message that started it.
+Must stay true (tests/service/test_turns.py): a name leads each user to one chat of their own; the model gets the given
+history and the given results; a turn's facts are those of the request that started it.
 (tests/server/wires/test_repeated_requests.py): a request that is repeated with its key starts one turn in one chat; one
-that is refused has changed nothing.
+that is refused has changed nothing. (tests/server/wires/test_costs.py): how many statements a request costs.
 """
 
 from __future__ import annotations
@@ -26,6 +24,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -37,26 +36,24 @@ from indelible.api.inputs import IfBusy, to_blocks
 from indelible.api.shapes import Accepted, ChatMessage
 from indelible.content import Block, Message, ToolResult, ToolSpec, encode
 from indelible.content.messages import extract_title, find_first_words
-from indelible.errors import Invalid, NotAllowed, NotFound, Refused
+from indelible.errors import ChatNotFound, Invalid, NotAllowed, NotFound, Refused
 from indelible.feed import Cursors
 from indelible.ids import ULID, derive_id, is_id, new_id
 from indelible.machine import commands
 from indelible.models.protocol import check_parameters
 from indelible.service.answers import describe_accepted
 from indelible.service.chats import LocalService
-from indelible.service.noted_request import note_in
+from indelible.store.outcome import ForkPoint, Outcome
 from indelible.store.payloads import AddedHistory, ChatPatch, NewChat, ToolResultsInput, UserInput
-from indelible.store.protocol import ForkPoint, Outcome
 from indelible.store.queries.chat_view import ChatStatus
 from indelible.store.queries.history import Page
+from indelible.store.queries.turn_facts import TurnFacts
 
 _QUEUED: Final = "Messages are queued behind a reply that failed. Retry it or delete them, on the page or with /api/v1."
 _CHAT_ID: Final = re.compile(f"chat_{ULID}")
 _BUSY: Final = ("running", "interrupting", "pending")
 _EVENTS_AT_ONCE: Final = 100
 PATH_AT_ONCE: Final = 200
-_NEAR: Final = 16
-"""Between the message that starts a turn and the last event of its transaction stand a title and a status."""
 
 
 class TurnSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +90,10 @@ class TurnStart(NamedTuple):
     """How often the turn has already waited for results and got them."""
     message_id: str | None = None
     """The message that was sent, if it did not have to wait."""
+    at: datetime | None = None
+    """When it was sent, if this is known without a query."""
+    model: str | None = None
+    """The model that is to answer it."""
 
     @property
     def seq(self) -> int:
@@ -108,22 +109,28 @@ class Queued(NamedTuple):
     items: list[tuple[TurnStart, list[Block]]]
 
 
-class ConversationService:
-    """See the module header. Made for one request of a user.
+class TurnService:
+    """See the module header. Made for one request of a user: `service` carries out its command, once if it has a key.
 
-    `once` is the user's service for a request that may be repeated: it carries out the command that starts the turn.
+    An owner never changes, so one request asks for the owner of a chat once.
     """
 
-    def __init__(self, service: LocalService, once: LocalService | None = None) -> None:
+    def __init__(self, service: LocalService) -> None:
         self.service = service
-        self._once = once or service
+        self._store = service._store
+        self._owned: set[str] = set()
 
-    async def named(self, *content: str) -> ConversationService:
+    async def named(self, *content: str) -> TurnService:
         """The same for a request that its content names, if it has no key: two that are the same start one turn."""
-        if self._once._request is not None:
+        if self.service._key is not None:
             return self
         key = hashlib.blake2b(encode(content), digest_size=32).hexdigest()
-        return ConversationService(self.service, await self.service.once(key, route="", body_hash=b""))
+        return TurnService(await self.service.once(key, route="", body_hash=b""))
+
+    async def _check_owner(self, chat_id: str) -> None:
+        if chat_id not in self._owned:
+            await self.service._check_owner(chat_id)
+            self._owned.add(chat_id)
 
     # --- names ---
 
@@ -138,7 +145,7 @@ class ConversationService:
 
     async def exists(self, chat_id: str) -> bool:
         try:
-            await self.service._check_owner(chat_id)
+            await self._check_owner(chat_id)
         except NotFound:
             return False
         return True
@@ -153,8 +160,9 @@ class ConversationService:
         *,
         metadata: dict[str, str] | None = None,
         ephemeral: bool = False,
+        request: dict[str, Any] | None = None,
     ) -> TurnStart:
-        """A new chat with this history. With a message, the reply starts at once.
+        """A new chat with this history. With a message, the reply starts at once, and `request` is kept with it.
 
         An `ephemeral` chat is for this one turn. Its client deletes it; if it does not, a worker archives it later.
         """
@@ -171,34 +179,30 @@ class ConversationService:
             suggested_title=extract_title(given.blocks) if given.blocks else find_first_words(given.history),
             labels=_to_labels(metadata or {}),
             ephemeral=ephemeral,
+            request=request,
         )
         command = commands.Create(with_message=bool(given.blocks))
-        return await self._once._execute(chat_id, command, new, _describe_start, TurnStart)
+        return await self.service._execute(chat_id, command, new, _describe_start, TurnStart)
 
     async def add_messages(self, chat_id: str, history: Sequence[Message]) -> list[ChatMessage]:
         """Add messages that were said elsewhere to the end of a chat, and answer nothing; returns them as stored."""
-        await self.service._check_owner(chat_id)
+        await self._check_owner(chat_id)
         if not history:
             raise Invalid("items: there is nothing to add.")
         added = AddedHistory(history=list(history), suggested_title=find_first_words(history))
-        ids = await self._once._execute(chat_id, commands.AddMessages(), added, _list_added, list[str])
+        ids = await self.service._execute(chat_id, commands.AddMessages(), added, _list_added, list[str])
         return await self.list_path(chat_id, upto=ids[-1], limit=len(ids))
 
     async def set_metadata(self, chat_id: str, metadata: dict[str, str]) -> dict[str, str]:
         """Replace the metadata of a chat: its labels of the form `key=value`. The user's other labels stay."""
         patch = ChatPatch(label_pairs=_to_labels(metadata))
-        return read_metadata((await self._once.patch_chat(chat_id, patch)).labels)
+        return read_metadata((await self.service.patch_chat(chat_id, patch)).labels)
 
     async def get_status(self, chat_id: str) -> ChatStatus:
-        await self.service._check_owner(chat_id)
-        return await self.service._store.status(chat_id)
+        await self._check_owner(chat_id)
+        return await self._store.status(chat_id)
 
-    async def list_client_tools(self, chat_id: str) -> frozenset[str]:
-        """The names of the chat's own tools, which its client runs."""
-        await self.service._check_owner(chat_id)
-        return frozenset(tool.name for tool in (await self.service._store.work(chat_id)).tools)
-
-    async def start(self, begin: Callable[[], Awaitable[TurnStart]]) -> TurnStart:
+    async def start_turn(self, begin: Callable[[], Awaitable[TurnStart]]) -> TurnStart:
         """Where the turn of this request begins: where it began if the request was made before, or as `begin` does it.
 
         The key comes first, because the first request has changed what `begin` decides by: a reply runs, or the chat
@@ -216,8 +220,8 @@ class ConversationService:
             return found
 
     async def _find_start(self) -> TurnStart | None:
-        request = self._once._request
-        stored = None if request is None else await self.service._store.find_response(request)
+        key = self.service._key
+        stored = None if key is None else await self._store.find_response(key)
         return None if stored is None else msgspec.json.decode(stored.body, type=TurnStart)
 
     async def send(
@@ -228,13 +232,14 @@ class ConversationService:
         model: str | None = None,
         settings: ChatPatch | None = None,
         copy_at: str | None = None,
+        request: dict[str, Any] | None = None,
     ) -> TurnStart:
         """Start a turn with these settings in a chat in which none runs, or in a copy that ends with a message.
 
         If a turn runs, this is refused, and nothing was changed.
         """
         content = to_blocks(blocks)
-        message = UserInput(blocks=content, model=model, suggested_title=extract_title(content))
+        message = UserInput(blocks=content, model=model, suggested_title=extract_title(content), request=request)
         fork = None if copy_at is None else ForkPoint(copy_at, new_id("chat"))
         try:
             return await self._continue(chat_id, commands.Send(), message, patch=settings, fork=fork)
@@ -252,11 +257,12 @@ class ConversationService:
         *,
         blocks: Sequence[Block] = (),
         settings: ChatPatch | None = None,
+        request: dict[str, Any] | None = None,
     ) -> TurnStart:
         """Resume the turn that waits for these results, with these settings. A message beside them joins the turn."""
         message = UserInput(blocks=to_blocks(blocks)) if blocks else None
         command = commands.ToolResults(call_ids=tuple(result.call_id for result in results))
-        cut = await self.service.cut_results(chat_id, results)
+        cut = replace(await self.service.cut_results(chat_id, results), request=request)
         return await self._continue(chat_id, command, message, results=cut, patch=settings)
 
     async def _continue(
@@ -269,12 +275,12 @@ class ConversationService:
         patch: ChatPatch | None = None,
         fork: ForkPoint | None = None,
     ) -> TurnStart:
-        service = self._once
+        service = self.service
         service.check_model(None if message is None else message.model)
         service.check_tools(None if patch is None else patch.tools)
         if patch is not None and isinstance(patch.parameters, dict):
             check_parameters(patch.parameters)
-        given = partial(service._store.continue_chat, chat_id, message, results=results, patch=patch, fork=fork)
+        given = partial(self._store.continue_chat, chat_id, message, results=results, patch=patch, fork=fork)
         write = partial(given, user_id=await service.get_user_id())
         return await service._perform(chat_id, command, write, _describe_start, TurnStart)
 
@@ -282,41 +288,41 @@ class ConversationService:
         self, chat_id: str, blocks: Sequence[Block], *, if_busy: IfBusy, model: str | None = None
     ) -> TurnStart:
         """Start a turn now, or after the one that runs."""
-        return start_of(chat_id, await self._once.send(chat_id, blocks, if_busy=if_busy, model=model))
+        return start_of(chat_id, await self.service.send(chat_id, blocks, if_busy=if_busy, model=model))
 
     async def edit(self, chat_id: str, message_id: str, blocks: Sequence[Block], *, model: str | None) -> TurnStart:
         """Start a turn that answers this message in place of another."""
-        return start_of(chat_id, await self._once.edit(chat_id, message_id, blocks, model=model))
+        return start_of(chat_id, await self.service.edit(chat_id, message_id, blocks, model=model))
 
     async def regenerate(self, chat_id: str, message_id: str, *, model: str | None = None) -> TurnStart:
         """Start a turn that answers a message anew."""
-        return start_of(chat_id, await self._once.regenerate(chat_id, message_id, model=model))
+        return start_of(chat_id, await self.service.regenerate(chat_id, message_id, model=model))
 
     # --- finding turns ---
 
-    async def find_origin(self, chat_id: str, seq: int) -> ChatMessage:
-        """The last message that came with the request whose turn begins at this position."""
-        await self.service._check_owner(chat_id)
-        store = self.service._store
-        events = await store.events(chat_id, after=max(0, seq - _NEAR), limit=_NEAR)
-        found = [event.ref for event in events if event.kind == "message" and event.seq <= seq and event.ref]
-        if not found or seq < 1:
-            raise NotFound("Response not found.")
-        return (await self.list_path(chat_id, upto=found[-1], limit=1))[-1]
+    async def turn_facts(self, chat_id: str, seq: int) -> TurnFacts:
+        """What the turn that begins at this position answers, how it does, and its chat now. One read."""
+        user_id = await self.service.get_user_id()
+        async with self.service._access.explained(chat_id, user_id):
+            facts = await self._store.turn_facts(chat_id, seq)
+            if facts.owner_id != user_id:
+                raise ChatNotFound
+        self._owned.add(chat_id)
+        return facts
 
     async def list_path(self, chat_id: str, *, upto: str | None = None, limit: int = PATH_AT_ONCE) -> list[ChatMessage]:
         """The end of the active path, or of the path to a message, oldest first."""
-        await self.service._check_owner(chat_id)
-        page = await self.service._store.page(chat_id, upto=upto, limit=limit)
+        await self._check_owner(chat_id)
+        page = await self._store.page(chat_id, upto=upto, limit=limit)
         return _show(page)
 
     async def list_whole_path(self, chat_id: str, *, upto: str | None = None) -> list[ChatMessage]:
         """The same, to its beginning; read in pieces."""
-        await self.service._check_owner(chat_id)
-        page = await self.service._store.page(chat_id, upto=upto, limit=PATH_AT_ONCE)
+        await self._check_owner(chat_id)
+        page = await self._store.page(chat_id, upto=upto, limit=PATH_AT_ONCE)
         pages = [_show(page)]
         while page.has_more:
-            page = await self.service._store.page(chat_id, before=page.items[0].id, limit=PATH_AT_ONCE)
+            page = await self._store.page(chat_id, before=page.items[0].id, limit=PATH_AT_ONCE)
             pages.append(_show(page))
         return [message for shown in reversed(pages) for message in shown]
 
@@ -325,8 +331,8 @@ class ConversationService:
 
         With `resumed`, the place where it got the results that it waited for last; None if it got none.
         """
-        await self.service._check_owner(chat_id)
-        turn = await self.service._store.answering(chat_id, message_id)
+        await self._check_owner(chat_id)
+        turn = await self._store.answering(chat_id, message_id)
         if turn is None or len(turn.starts) <= resumed:
             return None
         if resumed:
@@ -342,15 +348,14 @@ class ConversationService:
 
     async def find_running(self, chat_id: str) -> TurnStart | None:
         """The start of the turn that runs; None if none does. It may have waited for results meanwhile."""
-        await self.service._check_owner(chat_id)
-        store = self.service._store
-        now = await store.status(chat_id)
+        await self._check_owner(chat_id)
+        now = await self._store.status(chat_id)
         if now.status not in _BUSY or now.turn_id is None:
             return None
         first, seq, answered = now.seq, now.seq, 0
         while seq > 0:
             below = max(0, seq - _EVENTS_AT_ONCE)
-            for event in reversed(await store.events(chat_id, after=below, limit=seq - below)):
+            for event in reversed(await self._store.events(chat_id, after=below, limit=seq - below)):
                 if event.kind == "status" and event.ref != now.turn_id:
                     return start_at(chat_id, first, now.turn_id, answered)
                 first = event.seq if event.kind == "status" else first
@@ -379,7 +384,8 @@ def _list_added(outcome: Outcome) -> list[str]:
 
 
 def _describe_start(outcome: Outcome) -> TurnStart:
-    return start_of(outcome.chat_id, describe_accepted(outcome))
+    start = start_of(outcome.chat_id, describe_accepted(outcome))
+    return start._replace(at=outcome.at, model=outcome.messages[-1].model if outcome.messages else None)
 
 
 def start_of(chat_id: str, accepted: Accepted) -> TurnStart:
@@ -389,11 +395,3 @@ def start_of(chat_id: str, accepted: Accepted) -> TurnStart:
 def start_at(chat_id: str, seq: int, turn_id: str | None = None, answered: int = 0) -> TurnStart:
     """The start of a turn at this event."""
     return TurnStart(chat_id, Cursors(chat_id).write(Position(seq)), turn_id, None, answered)
-
-
-def note_request(given: Given, request: dict[str, Any]) -> Given:
-    """The same, with what has to be said again about the request in its last block."""
-    if given.progress:
-        *above, last = given.progress
-        return replace(given, progress=[*above, replace(last, blocks=note_in(last.blocks, request))])
-    return replace(given, blocks=note_in(given.blocks, request))

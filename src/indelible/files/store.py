@@ -1,4 +1,7 @@
-"""Files on SQLite and on PostgreSQL. protocol.py has the promises.
+"""Files: their rows, quotas, uploads and uses.
+
+The row of a file is always in the database, so that a message and the use of its file are one transaction; its bytes
+are in one of three places (byte_store.py).
 
 An upload is three things in this order: a row that says `uploading` and reserves the announced size, the bytes, and one
 transaction that makes the row `ready`. Whatever happens in between, the row is there to find the bytes by: an upload
@@ -12,7 +15,8 @@ when the hash of the body is known; a repeated upload whose key is known already
 
 The sweep marks in one transaction and removes bytes in others, so a crash between the two only repeats work.
 
-Must stay true (tests/files/test_file_store.py, test_file_uses.py).
+Must stay true (tests/files/test_file_store.py, test_file_uses.py): every sentence below, on both databases and in each
+place.
 store/commands/apply/files.py records the uses of files, and releases them with their chat.
 """
 
@@ -20,8 +24,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -39,12 +44,12 @@ from indelible.errors import (
     TooMany,
     UnsupportedType,
 )
+from indelible.files.byte_store import CHUNK_BYTES, ByteStore, ByteWriter, split_chunks
 from indelible.files.images import PictureLine, Size, find_size, make_preview
 from indelible.files.media_types import clean_name, find_media_type, is_allowed
-from indelible.files.protocol import CHUNK_BYTES, ByteStore, ByteWriter, FileLimits, UploadKey, split_chunks
 from indelible.ids import is_id, new_id
-from indelible.store.commands.idempotency import Request, StoredResponse, claim, find_response, settle
 from indelible.store.database.transaction import Database, Row, Transaction, insert, to_time, update
+from indelible.store.outcome import IdempotencyKey, StoredResponse, claim, find_response, settle
 from indelible.store.queries.file_mentions import is_file_shown
 
 _log: Final = logging.getLogger(__name__)
@@ -86,6 +91,15 @@ _DELETED: Final = "SELECT id, place FROM files WHERE id = ANY($1) AND state = 'd
 _HAS_KEY: Final = "SELECT 1 AS known FROM idempotency_keys WHERE user_id = $1 AND key = $2"
 
 
+class FileLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """See the settings `file_max_bytes`, `user_max_files`, `user_max_file_bytes` and `file_types`."""
+
+    file_bytes: int = 32 * 1024 * 1024
+    user_files: int = 10_000
+    user_bytes: int = 10 * 1024 * 1024 * 1024
+    types: Sequence[str] = ()
+
+
 class _Received(NamedTuple):
     """What an upload was found to be."""
 
@@ -95,8 +109,8 @@ class _Received(NamedTuple):
     picture: Size | None
 
 
-class SqlFiles:
-    """Implements `FileStore`. `bytes_stores` are by place; new files go to the first. `on_left()` wakes the sweep."""
+class FileStore:
+    """`bytes_stores` are by place; new files go to the first. `on_left()` wakes the sweep."""
 
     def __init__(
         self, database: Database, bytes_stores: Sequence[ByteStore], *, limits: FileLimits | None = None
@@ -118,16 +132,26 @@ class SqlFiles:
         name: str,
         hint: str | None = None,
         announced_bytes: int | None = None,
-        key: UploadKey | None = None,
+        key: IdempotencyKey | None = None,
     ) -> StoredFile:
+        """Store a file from a stream; when this returns, it is durable.
+
+        * Memory is bounded: no more than a chunk of it is held, however large it is.
+        * The type is found in its first bytes; the name and the `hint` only tell kinds of text apart.
+        * A file that is too large is `TooLarge`, one of a refused type `UnsupportedType`, an empty one `Invalid`; more
+          files or bytes than a user may have are `TooMany`. Then nothing is kept.
+        * If the stream fails or the caller is cancelled, no file is visible, and what was written is swept.
+        * With a `key`, a repeated upload of the same bytes gets the same file; of other bytes, `Invalid`.
+        * Uploads that run at once never hold more bytes together than a user may have, whatever they announced.
+        """
         name = clean_name(name)
         self._check_size(announced_bytes or 0)
-        if key is not None and await self._has_key(owner_id, key):
-            return await self._repeat(owner_id, key, chunks)
+        if key is not None and await self._has_key(key):
+            return await self._repeat(key, chunks)
         file_id = await self._begin(owner_id, name, announced_bytes or 0)
         writer = self._new.open_writer(file_id, "content")
         try:
-            reserved = _Reservation(self, owner_id, file_id, announced_bytes or 0)
+            reserved = _Reservation(partial(self._reserve, owner_id, file_id), announced_bytes or 0)
             received = await self._receive(writer, chunks, reserved, name=name, hint=hint)
             await writer.commit()
             return await self._finish(owner_id, file_id, received, key=key)
@@ -135,19 +159,19 @@ class SqlFiles:
             await self._discard(file_id, writer)
             raise
 
-    async def _has_key(self, owner_id: str, key: UploadKey) -> bool:
-        row = await self._database.read(lambda given: given.one(_HAS_KEY, owner_id, key.key), single=True)
+    async def _has_key(self, key: IdempotencyKey) -> bool:
+        row = await self._database.read(lambda given: given.one(_HAS_KEY, key.user_id, key.key), single=True)
         return row is not None
 
-    async def _repeat(self, owner_id: str, key: UploadKey, chunks: AsyncIterator[bytes]) -> StoredFile:
+    async def _repeat(self, key: IdempotencyKey, chunks: AsyncIterator[bytes]) -> StoredFile:
         """The response that this upload got before, if these are the same bytes."""
         digest, size = hashlib.sha256(), 0
         async for chunk in chunks:
             size += len(chunk)
             self._check_size(size)
             digest.update(chunk)
-        request = Request(owner_id, key.key, key.route, digest.digest())
-        given = await self._database.read(lambda transaction: find_response(transaction, request))
+        seen = key._replace(body_hash=digest.digest())
+        given = await self._database.read(lambda transaction: find_response(transaction, seen))
         if given is None:
             raise StoreFailed("The idempotency key expired during the upload. Retry.")
         return msgspec.json.decode(given.body, type=StoredFile)
@@ -188,14 +212,16 @@ class SqlFiles:
             raise Invalid("The file is empty.")
         return _Received(size, digest.digest(), media_type, await find_size(media_type, start))
 
-    async def _finish(self, owner_id: str, file_id: str, received: _Received, *, key: UploadKey | None) -> StoredFile:
+    async def _finish(
+        self, owner_id: str, file_id: str, received: _Received, *, key: IdempotencyKey | None
+    ) -> StoredFile:
         """Make the file visible, in one transaction with the key."""
-        request = None if key is None else Request(owner_id, key.key, key.route, received.sha256)
+        key = None if key is None else key._replace(body_hash=received.sha256)
 
         async def publish(transaction: Transaction) -> StoredFile:
             now = await transaction.now()
-            if request is not None:
-                given = await claim(transaction, request, now)
+            if key is not None:
+                given = await claim(transaction, key, now)
                 if given is not None:  # another one with this key was quicker
                     await transaction.run(_DISCARD, file_id, now)
                     return msgspec.json.decode(given.body, type=StoredFile)
@@ -206,8 +232,8 @@ class SqlFiles:
             if not await update(transaction, "files", {**found, "state": "ready"}, id=file_id, state="uploading"):
                 raise StoreFailed("The upload took more than a day, and was removed.")
             stored = _read(await transaction.one(_FIND, file_id, owner_id))
-            if request is not None:
-                await settle(transaction, request, StoredResponse(201, encode(stored)), None)
+            if key is not None:
+                await settle(transaction, key, StoredResponse(201, encode(stored)), None)
             return stored
 
         stored = await self._database.write(publish)
@@ -233,7 +259,7 @@ class SqlFiles:
         if size > self.limits.file_bytes:
             raise TooLarge(f"The file is larger than {_write_size(self.limits.file_bytes)}.")
 
-    async def reserve(self, owner_id: str, file_id: str, size: int, step: int) -> int:
+    async def _reserve(self, owner_id: str, file_id: str, size: int, step: int) -> int:
         """Reserve room for `size` bytes of an upload, and up to `step` more of what is free; returns how many."""
 
         async def grow(transaction: Transaction) -> int:
@@ -258,23 +284,31 @@ class SqlFiles:
     # --- reading ---
 
     async def list_files(self, owner_id: str, *, before: str | None = None, limit: int = 50) -> list[StoredFile]:
+        """The files of a user, newest first, older than the file `before`."""
         rows = await self._database.read(lambda given: given.all(_LIST, owner_id, before, limit), single=True)
         return [_read(row) for row in rows]
 
     async def get_file(self, owner_id: str, file_id: str) -> StoredFile:
+        """One file of this user. Raises `NotFound` if there is none, or if it is another user's."""
         return _read(await self._find(owner_id, file_id))
 
     async def find_used(self, chat_id: str, file_ids: Sequence[str]) -> dict[str, StoredFile]:
+        """Those of these files that the chat uses, by id."""
         wanted = sorted({file_id for file_id in file_ids if is_id(file_id)})
         rows = await self._database.read(lambda given: given.all(_USED, chat_id, wanted), single=True)
         return {row["id"]: _read(row) for row in rows}
 
     async def is_shown(self, chat_id: str, file_id: str) -> bool:
+        """Whether people see this file in the chat: a message of the active branch, or a running tool's result, has it.
+
+        * A file that is only queued, only for the model, or only on another branch is not shown.
+        """
         if not is_id(file_id) or file_id not in await self.find_used(chat_id, [file_id]):
             return False
         return await self._database.read(lambda given: is_file_shown(given, chat_id, file_id))
 
     async def read_file(self, file_id: str, *, start: int = 0, stop: int | None = None) -> AsyncIterator[bytes]:
+        """The bytes of a file from `start` to before `stop`, in chunks. The caller has checked the owner."""
         row = await self._database.read(lambda given: given.one(_PLACE, file_id), single=True)
         if row is None:
             raise StoredFileNotFound
@@ -282,6 +316,10 @@ class SqlFiles:
             yield chunk
 
     async def load_preview(self, owner_id: str, file_id: str) -> bytes:
+        """A small WebP picture of an image. It is made when it is first wanted, and stored.
+
+        * Raises `NotFound` if the file has none, which an image that cannot be decoded has not.
+        """
         row = await self._find(owner_id, file_id)
         if row["preview"] == "unmade":
             async with self._pictures.wait_for_turn(owner_id):  # the whole file is in memory meanwhile
@@ -324,6 +362,8 @@ class SqlFiles:
     # --- deleting ---
 
     async def delete_file(self, owner_id: str, file_id: str) -> None:
+        """Delete a file. Raises `NotAllowed` while a chat uses it."""
+
         async def mark(transaction: Transaction) -> None:
             if not is_id(file_id) or await transaction.one(_LOCK_FILE, file_id, owner_id) is None:
                 raise StoredFileNotFound
@@ -337,6 +377,12 @@ class SqlFiles:
         self._notify_left()
 
     async def sweep(self, *, limit: int = 100) -> int:
+        """Remove what is deleted, and what was uploaded a day ago and never used; returns how many files.
+
+        * A file that a chat uses is never removed.
+        * Bytes go in short transactions, so that other writers are not blocked (R12).
+        """
+
         async def mark(transaction: Transaction) -> list[Row]:
             before = await transaction.now() - UNUSED_FOR
             left = [row["id"] for row in await transaction.all(_LOCK_LEFT, before, limit)]
@@ -381,17 +427,15 @@ class SqlFiles:
 class _Reservation:
     """The room that an upload has within its user's quota. A stream that announced nothing reserves as it grows."""
 
-    def __init__(self, files: SqlFiles, owner_id: str, file_id: str, reserved_bytes: int) -> None:
-        self._files = files
-        self._owner_id = owner_id
-        self._file_id = file_id
+    def __init__(self, reserve: Callable[[int, int], Awaitable[int]], reserved_bytes: int) -> None:
+        self._reserve = reserve
         self._reserved_bytes = reserved_bytes
 
     async def grow(self, size: int) -> None:
         """Room for `size` bytes. Raises `TooMany` if there is none."""
         if size > self._reserved_bytes:
             step = max(size, _RESERVED_AHEAD)
-            self._reserved_bytes = await self._files.reserve(self._owner_id, self._file_id, size, step)
+            self._reserved_bytes = await self._reserve(size, step)
 
 
 def _write_size(size_bytes: int) -> str:

@@ -1,7 +1,7 @@
-"""The port: every promise has a docstring, an implementation, and a test that uses it on both databases.
+"""Every promise of the store has a docstring, and a test that uses it on both databases.
 
 `KEPT_BY` names, sentence by sentence, a test that fails when the sentence is not true any more. A sentence that is
-added to the port, or changed, needs its entry here.
+added, or changed, needs its entry here.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from indelible.api.events import BEGINNING
 from indelible.content import Finish, Text, TextDelta, encode
 from indelible.machine.commands import Create, FinishTurn, StartAttempt
 from indelible.store.journal.append import JournalRow
+from indelible.store.outcome import IdempotencyKey
 from indelible.store.payloads import NewChat
-from indelible.store.protocol import ChatStore, Once
-from indelible.store.sql_store import SqlStore
+from indelible.store.store import Store
 from indelible.testing import ManualClock
 
-PROMISES = sorted(name for name, _ in inspect.getmembers(ChatStore, inspect.isfunction) if not name.startswith("_"))
+PROMISES = sorted(name for name, _ in inspect.getmembers(Store, inspect.isfunction) if not name.startswith("_"))
 OF_READERS = {"page", "changes", "positions", "resume", "vacant"}
 """What people and readers see has suites of its own, named in the headers of history.py and changes.py."""
 
@@ -42,8 +42,10 @@ KEPT_BY = {
         "More messages in the queue": "a_full_queue_and_a_message_that_is_too_large_are_refused_and_change_nothing",
         "Content that is too large": "s102_a_chat_is_not_given_more_than_the_limit",
     },
-    "once": {
+    "IdempotencyKey": {
         "A request that may be repeated": "the_same_request_again_gets_the_same_answer_and_sends_nothing",
+        "`body_hash` is empty": "the_same_upload_again_gets_the_same_file",
+        "`respond` makes": "the_same_request_again_gets_the_same_answer_and_sends_nothing",
         "The write, its response and": "the_same_request_again_gets_the_same_answer_and_sends_nothing",
         "A repeated request writes nothing": "the_same_request_again_gets_the_same_answer_and_sends_nothing",
         "A concurrent request with the same key": "many_at_once_send_once_and_all_get_the_one_answer",
@@ -160,6 +162,11 @@ KEPT_BY = {
         "The last turn that answers": "the_last_turn_that_answers_a_message_is_found_and_none_of_another_message",
         "It is told with": "a_turn_that_waited_begins_again_with_every_result_and_with_nothing_else",
     },
+    "turn_facts": {
+        "The turn that": "a_turn_is_told_with_what_it_answers_how_it_ended_and_its_chat_in_one_statement",
+        "One statement": "a_turn_is_told_with_what_it_answers_how_it_ended_and_its_chat_in_one_statement",
+        "Raises `NotFound`": "where_nothing_was_said_no_turn_is_found",
+    },
     "attempts": {
         "The attempts of a chat": "the_pages_together_are_all_attempts_of_the_chat_the_newest_first",
         "Attempts that left nothing": "what_was_tried_is_told_with_its_end_and_what_is_being_tried_without_one",
@@ -169,20 +176,77 @@ KEPT_BY = {
         "Every read gives": "r11_a_packed_attempt_reads_as_it_read_before_from_every_row",
     },
     "tree": {"Every message": "the_tree_has_every_branch_in_the_order_of_creation"},
+    "search": {
+        "The user's chats": "chats_are_found_by_the_words_of_their_messages_newest_first",
+        "The last word": "chats_are_found_by_the_words_of_their_messages_newest_first",
+        "Case, diacritics": "case_diacritics_and_the_order_of_words_do_not_matter",
+        "It finds what": "a_search_finds_what_was_committed_before_it",
+        "Reasoning, results": "replies_of_every_branch_are_found_and_what_people_do_not_read_is_not",
+        "Only the newest": "only_the_newest_matches_are_looked_at",
+    },
+    "index": {
+        "Add what is new": "a_search_finds_what_was_committed_before_it",
+        "Each commit is short": "a_long_chat_is_indexed_in_short_commits_each_message_once",
+        "A crash in between": "a_long_chat_is_indexed_in_short_commits_each_message_once",
+    },
+    "forget_chat": {
+        "Remove a chat": "a_chat_that_is_not_deleted_after_all_is_found_again",
+        "If it is not": "a_chat_that_is_not_deleted_after_all_is_found_again",
+    },
+    "summaries": {
+        "The owner and": "a_chat_is_unread_from_a_reply_until_it_is_read",
+        "One statement": "what_stands_beside_a_chat_is_told",
+        "A deleted chat": "what_stands_beside_a_chat_is_told",
+    },
+    "stale": {"Chats in which": "chats_that_nobody_uses_are_found_unless_pinned_unread_busy_or_archived"},
+    "find_ephemeral": {
+        "Ephemeral chats whose": "an_ephemeral_chat_is_found_after_its_turn_unless_somebody_went_on_with_it",
+        "One that somebody": "an_ephemeral_chat_is_found_after_its_turn_unless_somebody_went_on_with_it",
+    },
+    "mark_read": {
+        "Mark a chat as read": "a_chat_is_unread_from_a_reply_until_it_is_read",
+        "A mark only moves": "a_mark_only_moves_forward_and_never_beyond_the_last_event",
+        "A message of the": "a_message_of_the_user_marks_what_was_before_it_as_read",
+        "A chat that the user": "a_chat_of_somebody_else_is_not_marked",
+    },
+    "extras": {
+        "Labels, pin": "what_stands_beside_a_chat_is_told",
+        "Raises `NotFound`": "what_stands_beside_a_chat_is_told",
+    },
+    "draft": {"What the user has": "a_draft_is_its_users_alone_and_goes_with_its_chat"},
+    "save_draft": {
+        "Replace the user's": "an_empty_text_deletes_a_draft",
+        "It goes with": "a_draft_is_its_users_alone_and_goes_with_its_chat",
+    },
+    "usage": {
+        "What a user's": "the_sums_of_the_days_are_the_sums_of_the_attempts",
+        "Every attempt counts": "a_retried_a_failed_and_a_stopped_attempt_count_with_what_was_reported",
+        "It stays": "usage_stays_when_a_chat_is_deleted",
+        "A `name` that": "a_user_who_used_nothing_has_no_days_and_a_name_that_nobody_has_is_not_found",
+    },
+    "export_chat": {"The whole chat": "exporting_an_imported_chat_gives_the_same_file"},
+    "import_chat": {
+        "Create a chat": "exporting_an_imported_chat_gives_the_same_file",
+        "It is idle": "exporting_an_imported_chat_gives_the_same_file",
+        "All of it": "a_file_with_a_mistake_is_refused_and_changes_nothing",
+        "Exporting it": "exporting_an_imported_chat_gives_the_same_file",
+    },
 }
 
 
 def read_tests() -> str:
-    return "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    tests = Path(__file__).parents[1]
+    found = [*tests.glob("store/test_*.py"), tests / "files/test_file_store.py"]
+    return "".join(path.read_text() for path in found)
 
 
 def list_sentences(name: str) -> list[str]:
-    promised = Once if name == "once" else getattr(ChatStore, name)
+    promised = IdempotencyKey if name == "IdempotencyKey" else getattr(Store, name)
     told = " ".join((inspect.getdoc(promised) or "").split()).replace(" * ", " ")
     return re.split(r"(?<=\.) (?=[A-Z`])", told)
 
 
-@pytest.mark.parametrize("name", sorted({*PROMISES, "once"} - OF_READERS))
+@pytest.mark.parametrize("name", sorted({*PROMISES, "IdempotencyKey"} - OF_READERS))
 def test_every_sentence_of_a_promise_is_kept_by_a_test(name: str) -> None:
     tests = set(re.findall(r"def test_(\w+)\(", read_tests()))
     kept = KEPT_BY[name]
@@ -195,15 +259,15 @@ def test_every_sentence_of_a_promise_is_kept_by_a_test(name: str) -> None:
 
 @pytest.mark.parametrize("name", PROMISES)
 def test_every_promise_is_written_down_kept_and_tried(name: str) -> None:
-    assert (inspect.getdoc(getattr(ChatStore, name)) or "").strip()
-    assert callable(getattr(SqlStore, name))
+    assert (inspect.getdoc(getattr(Store, name)) or "").strip()
+    assert callable(getattr(Store, name))
     assert f"store.{name}(" in read_tests()
 
 
-async def test_a_chat_from_beginning_to_end_through_the_port_alone(engine: AsyncEngine) -> None:
+async def test_a_chat_from_beginning_to_end_through_the_store_alone(engine: AsyncEngine) -> None:
     async with begin_write(engine) as connection:
         await connection.execute(insert(users).values(id="user_1", name="ada", created_at=datetime.now(UTC)))
-    store: ChatStore = SqlStore(get_database(engine))
+    store: Store = Store(get_database(engine))
     await store.beat("worker_1")
     await store.execute("chat_1", Create(with_message=True), NewChat(owner_id="user_1", blocks=[Text("hi")]))
     (held,) = await store.acquire("worker_1", limit=5)

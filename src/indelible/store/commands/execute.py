@@ -1,0 +1,189 @@
+"""One command in one transaction: lock the chat, load the facts, decide, apply the effects.
+
+The lock comes first, and everything that the decision rests on is read after it (R1). `decide` is pure
+(machine/decide.py); its effects become rows and events in the order in which it names them, and the chat's row is
+written at the end. What carries out several commands (an update that also archives, a turn that brings its settings
+along, in a copy if need be) does so in one transaction too, so that all of them happen or none.
+
+Must stay true (tests/store/test_conformance.py): after every command the chat is in the same state as in the machine's
+own interpreter of these effects; every kind of effect has exactly one handler (tests/store/test_apply.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from indelible.content import encode
+from indelible.errors import ChatNotFound, NotAllowed, NotFound, TooMany
+from indelible.ids import is_id
+from indelible.machine import Snapshot, decide, effects
+from indelible.machine.commands import (
+    Acquire,
+    Archive,
+    Command,
+    Create,
+    Send,
+    SendSteer,
+    ToolResults,
+    Unarchive,
+    UpdateChat,
+)
+from indelible.machine.effects import Enqueue, StartQueued
+from indelible.store.commands.apply import chat, history, queue, turns
+from indelible.store.commands.apply.change import ChatChange, Handlers
+from indelible.store.commands.facts import load_snapshot
+from indelible.store.commands.finish_attempt import backfill_usage
+from indelible.store.commands.fork import fork_chat
+from indelible.store.commands.labels import write_labels
+from indelible.store.database.transaction import Transaction, insert, insert_new
+from indelible.store.limits import StoreLimits
+from indelible.store.outcome import ForkPoint, Outcome
+from indelible.store.payloads import ChatPatch, NewChat, Payload, ToolResultsInput, UserInput, WithStep, require
+from indelible.store.queries.listing import load_summary
+
+HANDLERS: Final[Handlers] = {**chat.HANDLERS, **history.HANDLERS, **queue.HANDLERS, **turns.HANDLERS}
+
+
+class Executor(msgspec.Struct, frozen=True, kw_only=True):
+    """Executes commands within the limits of a store. A worker without a heartbeat for `lease_timeout_s` is dead."""
+
+    lease_timeout_s: float
+    limits: StoreLimits
+
+    async def execute(
+        self,
+        transaction: Transaction,
+        chat_id: str,
+        command: Command,
+        payload: Payload[Any] | None = None,
+        *,
+        user_id: str | None = None,
+    ) -> Outcome:
+        loaded = await load_snapshot(transaction, chat_id, command, lease_timeout_s=self.lease_timeout_s)
+        if user_id is not None and loaded is not None and loaded.chat["owner_id"] != user_id:
+            raise ChatNotFound
+        if loaded is None and isinstance(command, Create):
+            created = await _create(transaction, chat_id, command, payload)
+            return created or await self.execute(transaction, chat_id, command, payload, user_id=user_id)
+        decision = decide(loaded.snapshot if loaded is not None else None, command)
+        assert loaded is not None
+        snapshot, row, open_calls, now, vacant_s = loaded
+        if not decision.effects:
+            attempt_id = getattr(command, "attempt_id", None)
+            if attempt_id is not None and isinstance(payload, WithStep):
+                await backfill_usage(transaction, chat_id, attempt_id, snapshot.epoch, payload)
+            return Outcome(
+                chat_id=chat_id,
+                effective=decision.effective,
+                status=snapshot.status,
+                seq=row["seq"],
+                epoch=snapshot.epoch,
+                turn_id=snapshot.turn.id if snapshot.turn is not None else None,
+                live_id=snapshot.attempt.id if snapshot.attempt is not None else None,
+            )
+        kinds = {type(effect) for effect in decision.effects}
+        if len(snapshot.queue) >= self.limits.queued and Enqueue in kinds and StartQueued not in kinds:
+            raise TooMany(f"The queue is full ({self.limits.queued} messages). Wait for a reply first.")
+        change = ChatChange(transaction, snapshot, payload, chat=row, open_calls=open_calls, now=now)
+        outcome = await apply_effects(change, decision.effects)
+        return replace(outcome, vacant_s=vacant_s) if isinstance(command, Acquire) else outcome
+
+    async def update(
+        self, transaction: Transaction, chat_id: str, patch: ChatPatch, *, archived: bool | None, user_id: str | None
+    ) -> Outcome:
+        is_moved = False
+        if archived is not None:
+            move = Archive() if archived else Unarchive()
+            is_moved = (await self.execute(transaction, chat_id, move, user_id=user_id)).effective
+        outcome = await self.execute(transaction, chat_id, UpdateChat(), patch, user_id=user_id)
+        summary = await load_summary(transaction, chat_id, lease_timeout_s=self.lease_timeout_s)
+        wakes_readers = outcome.wakes_readers or is_moved
+        return replace(outcome, effective=outcome.effective or is_moved, wakes_readers=wakes_readers, summary=summary)
+
+    async def continue_chat(
+        self,
+        transaction: Transaction,
+        chat_id: str,
+        message: UserInput | None,
+        *,
+        results: ToolResultsInput | None,
+        patch: ChatPatch | None,
+        fork: ForkPoint | None,
+        user_id: str,
+    ) -> Outcome:
+        if fork is not None:
+            await fork_chat(transaction, chat_id, **fork._asdict(), owner_id=user_id, user_id=user_id)
+            chat_id = fork.new_chat_id
+        if patch is not None:
+            await self.execute(transaction, chat_id, UpdateChat(), patch, user_id=user_id)
+        if results is None:
+            outcome = await self.execute(transaction, chat_id, Send(), message, user_id=user_id)
+            if outcome.queued_id is not None:
+                raise NotAllowed(command=Send.name.value, state=str(outcome.status))
+            return outcome
+        command = ToolResults(call_ids=tuple(result.call_id for result in results.results))
+        outcome = await self.execute(transaction, chat_id, command, results, user_id=user_id)
+        if message is None:
+            return outcome
+        joined = await self.execute(transaction, chat_id, SendSteer(), message, user_id=user_id)
+        messages = [*outcome.messages, *joined.messages]
+        return replace(outcome, seq=joined.seq, status=joined.status, messages=messages)
+
+    async def fork(self, transaction: Transaction, chat_id: str, fork: ForkPoint, **of: Any) -> Outcome:
+        outcome = await fork_chat(transaction, chat_id, **fork._asdict(), **of)
+        summary = await load_summary(transaction, fork.new_chat_id, lease_timeout_s=self.lease_timeout_s)
+        return replace(outcome, summary=summary)
+
+
+async def apply_effects(change: ChatChange, decided: Sequence[effects.Effect]) -> Outcome:
+    """Apply the decided effects, all in the transaction of `change`. A new chat begins with its given history."""
+    if isinstance(change.payload, NewChat):
+        await history.add_history(change, change.payload)
+    for effect in decided:
+        await HANDLERS[type(effect)](change, effect)
+    return await change.write()
+
+
+async def _create(
+    transaction: Transaction, chat_id: str, command: Create, payload: Payload[Any] | None
+) -> Outcome | None:
+    """None if another transaction has just created the chat."""
+    new = require(payload, NewChat)
+    decision = decide(None, command)
+    now = await transaction.now()
+    row = {
+        "id": chat_id,
+        "owner_id": new.owner_id,
+        "status": "idle",
+        "model": new.model,
+        "system_prompt": None if new.system_prompt is None else encode(new.system_prompt),
+        "parameters": None if new.parameters is None else encode(new.parameters),
+        "tools": None if new.tools is None else encode(new.tools),
+        "title": new.title,
+        "labels": encode(new.labels) if new.labels else None,
+        "unindexed_at": None if new.title is None else now,
+        "created_at": now,
+        "updated_at": now,
+    }
+    if not await insert_new(transaction, "chats", row):
+        return None
+    if new.labels:
+        await write_labels(transaction, chat_id, new.owner_id, new.labels)
+    if new.ephemeral:
+        await insert(transaction, "ephemeral_chats", {"chat_id": chat_id})
+    begun = row | {"has_title": new.title is not None, "seq": 0, "usage": None, "cost_nanousd": None}
+    change = ChatChange(transaction, Snapshot(chat_id=chat_id), payload, chat=begun, open_calls=[], now=now)
+    outcome = await apply_effects(change, decision.effects)
+    return replace(outcome, wakes_readers=True)  # lists show it, with or without an event
+
+
+def check_names(chat_id: str, command: Command | None = None) -> None:
+    """Raise `NotFound` for text that cannot be one of our ids. (PostgreSQL would even reject some of it.)"""
+    named = (getattr(command, field, None) for field in ("message_id", "queued_id", "turn_id"))
+    for name in (chat_id, *named):
+        if name is not None and not is_id(name):
+            raise NotFound("Not found. It may have been deleted.")
