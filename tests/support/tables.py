@@ -30,7 +30,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import TSVECTOR
 from sqlalchemy.types import TypeEngine
 
-from indelible.store.database.migrate import VERSION_TABLE, list_scripts, translate_for_sqlite
+from indelible.store.database.migrate import VERSION_TABLE, read_scripts, translate_for_sqlite
 from indelible.store.database.transaction import clean_label, format_time, to_utc
 
 
@@ -67,7 +67,7 @@ class Label(TypeDecorator[str]):
 def _read_tables() -> MetaData:
     found = MetaData()
     times, words = (
-        {name for script in list_scripts() for name in re.findall(rf"(\w+) {kind}", script)}
+        {name for script in read_scripts().values() for name in re.findall(rf"(\w+) {kind}", script)}
         for kind in ("TIMESTAMPTZ", "TSVECTOR")
     )
 
@@ -86,7 +86,7 @@ def _read_tables() -> MetaData:
     event.listen(found, "column_reflect", name_type)
     engine = create_engine("sqlite://")
     with engine.connect() as connection:
-        for script in list_scripts():
+        for script in read_scripts().values():
             for statement in translate_for_sqlite(script):
                 connection.exec_driver_sql(statement)
         found.reflect(connection, only=lambda name, _: name != VERSION_TABLE and not name.startswith("search_index"))

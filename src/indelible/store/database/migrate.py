@@ -31,7 +31,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -157,14 +157,15 @@ def list_revisions() -> list[str]:
     return list(_FILES)
 
 
-def list_scripts() -> list[str]:
-    """The SQL of every schema, in PostgreSQL's spelling."""
-    return [path.read_text(encoding="utf-8") for path in _FILES.values()]
+@cache
+def read_scripts() -> dict[str, str]:
+    """The SQL of every schema by its number, in PostgreSQL's spelling. The first call reads files, so it blocks."""
+    return {number: path.read_text(encoding="utf-8") for number, path in _FILES.items()}
 
 
 def list_tables() -> list[str]:
     """The names of all tables that were ever ours, each after those that it refers to, as far as that is possible."""
-    return re.findall(r"^CREATE TABLE (\w+)", "\n".join(list_scripts()), re.MULTILINE)
+    return re.findall(r"^CREATE TABLE (\w+)", "\n".join(read_scripts().values()), re.MULTILINE)
 
 
 def refuse_unknown(number: str | None, where: str) -> None:
@@ -210,6 +211,7 @@ async def _count_beating(transaction: Transaction, *, lease_timeout_s: float) ->
 @run_to_completion
 async def _upgrade(address: Address, target: str) -> str | None:
     """Upgrade under the lock; returns the schema that was found there."""
+    await asyncio.to_thread(read_scripts)
     try:
         if address.is_sqlite:
             return await asyncio.to_thread(_upgrade_sqlite, address, target)
@@ -253,9 +255,9 @@ async def _run_files(transaction: Transaction, target: str, where: str) -> str |
         await _refuse_strangers(transaction, where)
     elif transaction.dialect == "postgresql":
         await transaction.run(f"LOCK TABLE {', '.join(_LOCKED_FIRST)} IN ACCESS EXCLUSIVE MODE")
-    for number, path in _FILES.items():
+    for number, script in read_scripts().items():
         if (before or "") < number <= target:
-            await _run_script(transaction, path.read_text(encoding="utf-8"))
+            await _run_script(transaction, script)
             if number in STEPS:
                 await STEPS[number](transaction)
     await transaction.run(f"DELETE FROM {VERSION_TABLE}")
