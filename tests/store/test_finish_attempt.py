@@ -320,7 +320,8 @@ async def test_a_reply_keeps_what_its_worker_knows_of_cost_and_time(chat: Driver
     timings = Timings(started_at=SAID_AT, first_part_at=SAID_AT + timedelta(seconds=1), ended_at=SAID_AT)
     await chat.end(c.FinishTurn, pending=SCRIPTS["a step with its results"].parts, cost_nanousd=1200, timings=timings)
     assert await load_timings(chat) == timings
-    kept = {row.role: (row.cost_nanousd, row.timings) for row in await chat.rows(messages) if row.attempt_id}
+    rows = [row for row in await chat.rows(messages) if row.attempt_id == chat.attempt_id]  # not an earlier reply's
+    kept = {row.role: (row.cost_nanousd, row.timings) for row in rows}
     assert kept["assistant"][0] == 1200
     assert kept["tool"] == (None, None), "only the reply costs anything"
 

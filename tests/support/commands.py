@@ -79,6 +79,11 @@ class CommandProcess:
     def send_signal(self, number: signal.Signals) -> None:
         signal.pidfd_send_signal(self._ended, number)
 
+    def read_memory_mb(self, field: str) -> int:
+        """What the kernel says of it: `VmRSS` now, or `VmHWM`, the most that it ever had."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return int(status.split(f"{field}:")[1].split()[0]) // 1024
+
     def wait(self) -> tuple[int, str, str]:
         """Its exit status and all that it printed on standard output and standard error, when it has ended."""
         waited_for = [self._ended, self._printed_to]
