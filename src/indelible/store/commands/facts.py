@@ -229,7 +229,7 @@ async def load_end(transaction: Transaction, chat_id: str, head_id: str | None) 
     trailing: list[str] = []
     reply_id: str | None = None
     may_be_complete = False
-    async for row, of_row in _climb_from_end(transaction, chat_id, head_id):
+    async for row, of_row in _walk_up_from_end(transaction, chat_id, head_id):
         if not is_conversation(row):
             continue
         if of_row is not None:
@@ -252,7 +252,7 @@ async def load_end(transaction: Transaction, chat_id: str, head_id: str | None) 
     return End(open_calls, bool(last_is_partial), last_user_id, is_answered)
 
 
-async def _climb_from_end(
+async def _walk_up_from_end(
     transaction: Transaction, chat_id: str, head_id: str | None
 ) -> AsyncIterator[tuple[Row, bytes | None]]:
     """The path from its end upwards, the first rows with their blocks: nearly always those are all that is needed."""

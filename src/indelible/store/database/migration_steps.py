@@ -99,7 +99,7 @@ async def move_requests(transaction: Transaction) -> None:
         for row in rows:
             last = (row["chat_id"], row["id"])
             blocks = _read_blocks(row["blocks"])
-            notes = list(_take_notes(blocks))
+            notes = list(_pop_notes(blocks))
             if notes:
                 written = msgspec.json.encode(blocks)
                 await transaction.run("UPDATE messages SET blocks = $3 WHERE chat_id = $1 AND id = $2", *last, written)
@@ -107,7 +107,7 @@ async def move_requests(transaction: Transaction) -> None:
                 await _keep_request(transaction, *last, notes[-1])
     for row in await transaction.all(f"SELECT chat_id, id, content FROM queue WHERE {has_note.format('content')}"):
         blocks = _read_blocks(row["content"])
-        if list(_take_notes(blocks)):
+        if list(_pop_notes(blocks)):
             named = (row["chat_id"], row["id"], msgspec.json.encode(blocks))
             await transaction.run("UPDATE queue SET content = $3 WHERE chat_id = $1 AND id = $2", *named)
 
@@ -119,7 +119,7 @@ def _read_blocks(blocks: bytes) -> list[Any]:
         return []
 
 
-def _take_notes(blocks: list[Any]) -> Iterator[dict[str, Any]]:
+def _pop_notes(blocks: list[Any]) -> Iterator[dict[str, Any]]:
     """Remove the notes from these blocks."""
     for block in blocks:
         metadata = block.get("metadata") if isinstance(block, dict) else None
