@@ -45,8 +45,7 @@ from indelible.store.database.open import open_database
 from indelible.store.database.postgres import PostgresDatabase
 from indelible.store.database.sqlite.database import READERS, SqliteDatabase
 from indelible.store.database.transaction import Transaction
-from indelible.store.journal.append import Appended, JournalRow
-from indelible.store.journal.tool_ledger import RunKey, RunStarted
+from indelible.store.journal.append import Appended, JournalRow, RunKey, RunStarted
 from indelible.store.store import Store
 
 IfBusy = Literal["during", "after"]

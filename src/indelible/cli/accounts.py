@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from indelible.cli.options import read_settings, refuse_missing_database
 
 if TYPE_CHECKING:
-    from indelible.store.accounts.sql_accounts import AccountStore
+    from indelible.store.accounts import AccountStore
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ def with_accounts(database: str | None, work: Callable[[AccountStore], Awaitable
     import asyncio  # noqa: PLC0415  (see main.py; so below)
 
     from indelible.clock import SystemClock  # noqa: PLC0415
-    from indelible.store.accounts.sql_accounts import AccountStore  # noqa: PLC0415
+    from indelible.store.accounts import AccountStore  # noqa: PLC0415
     from indelible.store.store import Store  # noqa: PLC0415
 
     async def run() -> T:

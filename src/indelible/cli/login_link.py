@@ -17,7 +17,7 @@ from indelible.cli.options import DatabaseOption, UsageMistake, read_settings
 
 if TYPE_CHECKING:
     from indelible.settings import Settings
-    from indelible.store.accounts.sql_accounts import AccountStore
+    from indelible.store.accounts import AccountStore
 
 EXAMPLES: Final = """\b
 Examples:

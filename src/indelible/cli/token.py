@@ -16,7 +16,7 @@ from indelible.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
     from indelible.api.shapes import Scope, TokenInfo
-    from indelible.store.accounts.sql_accounts import Account, AccountStore
+    from indelible.store.accounts import Account, AccountStore
 
 EXAMPLES: Final = """\b
 Examples:

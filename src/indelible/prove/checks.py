@@ -28,7 +28,7 @@ from indelible.prove.model import count_output
 from indelible.prove.reader import ReaderTranscript, SeenMessage, SeenResult, SeenTurn, describe_message
 from indelible.prove.script import Wish, find_key, list_files, make_file
 from indelible.prove.tools import ASK, DRAW, ToolRun, read_report
-from indelible.store.commands.apply.texts import NOTICES
+from indelible.store.commands.change import NOTICES
 
 
 def check_chat(evidence: Evidence, find_reply: Callable[[str], str | None]) -> list[Fault]:

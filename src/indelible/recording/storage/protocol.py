@@ -13,7 +13,7 @@ exchanges, and the exchanges are read one by one; showing or exporting a run nee
 (export.py). Only `load_run` loads everything at once.
 
 Must stay true (tests/recording/test_records.py): what `RecordStore` says, sentence by sentence, on both databases. The
-implementation is sql_records.py. The chat's own list of attempts, which always exists, is in store/queries/attempts.py.
+implementation is sql_records.py. The chat's own list of attempts, which always exists, is in store/queries/history.py.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@
  */
 
 const OUTCOME_UNKNOWN = /^outcome unknown\b/i;
-// The server's own results for calls that nobody ran (content/assemble.py, store/commands/apply/texts.py).
+// The server's own results for calls that nobody ran (content/assemble.py, store/commands/change.py).
 const NOT_RUN = /^(Not run: the |Interrupted: the user |Cancelled: the (user|conversation) |Expired: nobody )/;
 
 /** Whether a tool's result says that nobody knows whether the tool had an effect. @param {Block | undefined} result */

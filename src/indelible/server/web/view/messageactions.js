@@ -82,7 +82,7 @@ export class MessageActions {
     if (chat) void this.controller.attempt(() => api.switchBranch(chat.id, messageId));
   }
 
-  /** Whether the last question has no visible reply, or one that only a retry continues (store/commands/apply/texts.py). */
+  /** Whether the last question has no visible reply, or one that only a retry continues (store/commands/change.py). */
   get canRetry() {
     const last = this.controller.chat?.messages.findLast(({ role }) => role === "user" || role === "assistant");
     return last?.role === "user" || last?.reason === "max_steps" || (last?.reason === "length" && !last.partial); // it has only thought
