@@ -23,7 +23,7 @@ from typing import Any, Final
 from indelible.content import Block, Part, Text, ToolCall, ToolResult, Usage, encode
 from indelible.loop.prompt.build import CUT_REMARK
 from indelible.models.protocol import Call, ModelTraits, PromptMessage
-from indelible.store.commands.apply.texts import CONTINUE
+from indelible.store.commands.change import CONTINUE
 from indelible.testing import parts
 
 STORY: Final = " ".join(f"word{number}" for number in range(40))

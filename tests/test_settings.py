@@ -14,7 +14,7 @@ from indelible.loop import RetryPolicy, TurnOptions
 from indelible.settings import ENV_PREFIX, FILE, BadSettings, Settings, describe_allowed, load_settings
 from indelible.store.database.migrate import LEASE_TIMEOUT_S
 from indelible.store.journal.writer import Journal
-from indelible.store.limits import StoreLimits
+from indelible.store.payloads import StoreLimits
 from indelible.tools.run import ToolLimits
 
 DOCS = Path(__file__).parent.parent / "docs" / "settings.md"

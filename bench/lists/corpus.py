@@ -18,7 +18,7 @@ from itertools import accumulate, product
 from typing import Any, Final, NamedTuple
 
 from indelible.content import Text, encode
-from indelible.store.lists.indexing import name_owner, number_second
+from indelible.store.search_index import name_owner, number_second
 
 CHATS: Final = int(os.environ.get("BENCH_CHATS", "100000"))
 MESSAGES: Final = 10

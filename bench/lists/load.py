@@ -18,7 +18,7 @@ from bench.lists.corpus import CHAT_COLUMNS, MESSAGE_COLUMNS, OTHERS, OWNER, Mes
 from indelible.store.database.address import parse_address
 from indelible.store.database.sqlite import connect
 from indelible.store.database.transaction import format_time, spell_for_sqlite
-from indelible.store.lists.indexing import spell_insert
+from indelible.store.search_index import spell_insert
 
 Advance = Callable[[int], None]
 """Tells how many more messages are loaded."""

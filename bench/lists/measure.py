@@ -31,10 +31,9 @@ from bench.options import write_json
 from indelible.content import decode_blocks
 from indelible.content.blocks import text_of
 from indelible.store.database.transaction import Transaction
-from indelible.store.lists.matching import find_matches
-from indelible.store.lists.search import WINDOW
-from indelible.store.lists.search_words import parse_query
 from indelible.store.queries.listing import ChatFilter, ListCursor
+from indelible.store.search import WINDOW, find_matches
+from indelible.store.search_index import parse_query
 from indelible.store.store import Store
 
 RUNS: Final = int(os.environ.get("BENCH_RUNS", "100"))

@@ -19,12 +19,11 @@ from indelible.errors import NotAllowed, NotFound
 from indelible.files.store import FileStore
 from indelible.ids import new_id
 from indelible.machine import commands as c
-from indelible.store.journal.append import JournalRow
-from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
-from indelible.store.lists.transfer import FileMessage
+from indelible.store.journal.append import JournalRow, RunKey, RunSettled, RunStarted
 from indelible.store.outcome import Outcome
 from indelible.store.payloads import AttemptStart, NewChat, QueuedInput, UserInput
 from indelible.store.store import Store
+from indelible.store.transfer import FileMessage
 from indelible.testing import ManualClock
 from indelible.worker.upkeep import FileSweeper
 

@@ -11,8 +11,7 @@ from tests.prove.quiet_sabotage import Sabotage
 from indelible.api.shapes import StoredFile
 from indelible.content import File, Message, ToolResult
 from indelible.files.store import FileStore
-from indelible.store.commands.apply import files as file_commands
-from indelible.store.commands.apply import history, queue
+from indelible.store.commands import chat, history
 from indelible.tools.run import ToolRunner
 from indelible.worker import attachments
 from indelible.worker.attachments import Attachments
@@ -54,12 +53,12 @@ def forget_drawings(patch: pytest.MonkeyPatch) -> None:
 
 
 def lose_the_last_file_of_a_message(patch: pytest.MonkeyPatch) -> None:
-    use = file_commands.use_files
+    use = history.use_files
 
     async def lose(*arguments: Any) -> list[Any]:
         return (await use(*arguments))[:-1]
 
-    for module in (history, queue):
+    for module in (history, chat):
         patch.setattr(module, "use_files", lose)
 
 

@@ -22,7 +22,7 @@ from indelible.prove.evidence import Deeds, Evidence
 from indelible.prove.model import count_output
 from indelible.prove.reader import ReaderTranscript
 from indelible.prove.script import Wish
-from indelible.store.commands.apply.texts import NOTICES
+from indelible.store.commands.change import NOTICES
 
 Events = list[FeedEvent]
 PLAIN: Final = {"partial": False, "reason": None, "continues": None, "usage": None, "model": None}

@@ -16,11 +16,10 @@ from msgspec.structs import replace
 from indelible.loop.prompt import build
 from indelible.machine.commands import ToolResults
 from indelible.machine.effects import AddNotice
-from indelible.store.commands import execute, finish_attempt
-from indelible.store.commands.apply import turns
-from indelible.store.commands.finish_attempt import Ending
-from indelible.store.commands.totals import Totals
-from indelible.store.queries import descendants, history
+from indelible.store.commands import execute, turns
+from indelible.store.commands.turns import Ending
+from indelible.store.queries import history, tree
+from indelible.store.usage import Totals
 
 Sabotage = Callable[[pytest.MonkeyPatch], None]
 
@@ -44,8 +43,8 @@ def lead_a_branch_to_its_beginning(patch: pytest.MonkeyPatch) -> None:
         row = await transaction.one(parent, chat_id, message_id)
         return str(row["parent_id"] or message_id)
 
-    patch.setattr(descendants, "_find_newest_leaf", find_parent)
-    patch.setattr(descendants, "follow_results", stay)
+    patch.setattr(tree, "_find_newest_leaf", find_parent)
+    patch.setattr(tree, "follow_results", stay)
 
 
 def keep_stale_instructions(patch: pytest.MonkeyPatch) -> None:
@@ -53,7 +52,7 @@ def keep_stale_instructions(patch: pytest.MonkeyPatch) -> None:
 
 
 def drop_usage(patch: pytest.MonkeyPatch) -> None:
-    end = finish_attempt.end_attempt
+    end = turns.end_attempt
 
     async def drop(*arguments: Any, **named: Any) -> Ending:
         ending = await end(*arguments, **named)
@@ -65,7 +64,7 @@ def drop_usage(patch: pytest.MonkeyPatch) -> None:
 def count_twice(patch: pytest.MonkeyPatch) -> None:
     plus = Totals.plus
     patch.setattr(Totals, "plus", lambda self, *added: plus(plus(self, *added), *added))
-    patch.setattr(finish_attempt, "add_to_chat", None)
+    patch.setattr(turns, "add_to_chat", None)
 
 
 def lose_the_notice_of_a_stop(patch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from indelible.models.protocol import Call, PromptMessage
 from indelible.prove.provider import PromptInspector, check_outputs
 from indelible.prove.script import Wish
 from indelible.prove.tools import ASK, ONCE
-from indelible.store.commands.apply.texts import ANSWERS, CONTINUE
+from indelible.store.commands.change import ANSWERS, CONTINUE
 
 FIRST, SECOND = (Wish(number=number, words=3, pace_ms=0).to_text() for number in (1, 2))
 JOT = ToolCall(id="call_0", name=ONCE, arguments='{"note": "1-1"}')

@@ -21,7 +21,7 @@ from indelible.prove.script import Wish
 from indelible.prove.servers import Orders
 from indelible.prove.tools import AGAIN, ONCE
 from indelible.settings import load_settings
-from indelible.store.commands.apply.texts import CONTINUE
+from indelible.store.commands.change import CONTINUE
 
 EARLIER = Wish(number=1, words=3, pace_ms=0)
 WISH = Wish(number=2, words=6, pace_ms=0)

@@ -20,7 +20,7 @@ from indelible.notify import Changed, LocalNotifier
 from indelible.server.access.authentication import COOKIE
 from indelible.server.access.revocation import OpenRequest, Revocation, is_about_rights
 from indelible.server.wires.openai.names import ResponseName
-from indelible.store.accounts.sql_accounts import CredentialKey
+from indelible.store.accounts import CredentialKey
 from indelible.testing import ManualClock
 
 TOKEN = "the-first-admins-token"  # noqa: S105  (nobody's)

@@ -22,7 +22,7 @@ from indelible.api.events import (
 from indelible.api.shapes import ChatDetails, ChatMessage, ChatSummary, MessagePage
 from indelible.content import encode
 from indelible.service.guests import show_chat, show_event, show_file, show_summary
-from indelible.store.lists.transfer import ChatFile, FileMessage
+from indelible.store.transfer import ChatFile, FileMessage
 
 AT: Final = "2026-01-01T00:00:00Z"
 MATCH: Final = {"message_id": "message_1", "snippet": {"text": "Rain", "ranges": [[0, 1]]}}

@@ -15,7 +15,7 @@ from indelible.api.shapes import ChatPage
 from indelible.content import Block, File, Reasoning, Source, Text, ToolCall, ToolResult, encode
 from indelible.errors import Invalid, NotFound, NotPermitted, TooLarge
 from indelible.service.lists import LocalLists, write_markdown
-from indelible.store.lists.transfer import ChatFile, FileMessage
+from indelible.store.transfer import ChatFile, FileMessage
 from indelible.testing import ScriptedModel
 
 CALLS: dict[str, Callable[[LocalLists, str], Awaitable[Any]]] = {

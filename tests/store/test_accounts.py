@@ -17,16 +17,15 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import Driver
 from tests.support.engine import get_database
 
+from indelible.api.inputs import LONGEST_USER_NAME
 from indelible.api.shapes import ALL_SCOPES
 from indelible.errors import Invalid, NotFound
 from indelible.files.bytes import DatabaseBytes
 from indelible.files.store import FileStore
 from indelible.machine.commands import Send
-from indelible.store.accounts.secrets import PREFIX_LENGTH, hash_secret
-from indelible.store.accounts.sql_accounts import AccountStore, CredentialKey
-from indelible.store.accounts.sql_shares import ShareStore
+from indelible.store.accounts import AccountStore, CredentialKey
 from indelible.store.payloads import UserInput
-from indelible.store.queries.users import LONGEST_USER_NAME
+from indelible.store.shares import PREFIX_LENGTH, ShareStore, hash_secret
 from indelible.store.store import Store
 from indelible.testing import ManualClock
 

@@ -36,8 +36,7 @@ from indelible.machine.commands import Acquire, Create, Fail, Send, StartAttempt
 from indelible.store.database.address import parse_address
 from indelible.store.database.postgres import PostgresDatabase
 from indelible.store.database.transaction import Transaction
-from indelible.store.journal.append import Appended, BadRows, JournalRow, append_group
-from indelible.store.journal.tool_ledger import RunKey, RunStarted
+from indelible.store.journal.append import Appended, BadRows, JournalRow, RunKey, RunStarted, append_group
 from indelible.store.outcome import AttemptName
 from indelible.store.payloads import NewChat, UserInput
 from indelible.store.store import Store

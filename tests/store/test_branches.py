@@ -13,7 +13,7 @@ from indelible.errors import NotFound
 from indelible.ids import new_id
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.commands.apply.texts import CONTINUE
+from indelible.store.commands.change import CONTINUE
 from indelible.store.store import Store
 
 LOOK, ASK = ToolCall(id="c1", name="look", arguments="{}"), ToolCall(id="c2", name="ask", arguments="{}")

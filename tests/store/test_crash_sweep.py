@@ -66,7 +66,7 @@ from indelible.machine.commands import (
     ToolResults,
     WorkerCommand,
 )
-from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
+from indelible.store.journal.append import RunKey, RunSettled, RunStarted
 from indelible.store.journal.writer import Journal, JournalWriter
 from indelible.store.outcome import AttemptName, Outcome
 from indelible.store.payloads import NewChat, Payload, RetryScheduled, StepResult, ToolResultsInput, UserInput

@@ -16,7 +16,7 @@ from indelible.errors import Invalid, NotFound
 from indelible.ids import new_id
 from indelible.machine import State, Status
 from indelible.machine import commands as c
-from indelible.store.commands.apply.texts import CONTINUE
+from indelible.store.commands.change import CONTINUE
 from indelible.store.payloads import ChatPatch
 from indelible.store.store import Store
 

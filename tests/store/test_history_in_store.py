@@ -23,7 +23,7 @@ from indelible.files.store import FileStore
 from indelible.machine import State
 from indelible.machine import commands as c
 from indelible.recording.storage import RecordStore
-from indelible.store.commands.apply.texts import CONTINUE, NOTICES
+from indelible.store.commands.change import CONTINUE, NOTICES
 from indelible.store.payloads import ChatPatch
 from indelible.store.store import Store
 

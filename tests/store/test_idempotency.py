@@ -17,9 +17,8 @@ from tests.support.tables import chats, events, idempotency_keys, messages, queu
 from indelible.content import Text
 from indelible.errors import Invalid, NotAllowed, NotFound, TooLarge, TooMany
 from indelible.machine.commands import Create, Delete, Interrupt, Retry, Send
-from indelible.store.limits import StoreLimits
 from indelible.store.outcome import IdempotencyKey, Outcome, RequestRepeated, StoredResponse, forget_expired
-from indelible.store.payloads import ChatPatch, NewChat, UserInput
+from indelible.store.payloads import ChatPatch, NewChat, StoreLimits, UserInput
 from indelible.store.store import Store
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)

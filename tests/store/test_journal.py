@@ -40,8 +40,7 @@ from indelible.content.assemble import assemble
 from indelible.content.parts import merge_deltas
 from indelible.errors import LeaseLost, Shutdown, StoreFailed
 from indelible.machine.commands import Acquire, Create, FinishTurn, StartAttempt
-from indelible.store.journal.append import Appended, BadRows, JournalRow
-from indelible.store.journal.tool_ledger import RunKey, RunStarted
+from indelible.store.journal.append import Appended, BadRows, JournalRow, RunKey, RunStarted
 from indelible.store.journal.writer import Journal, JournalWriter
 from indelible.store.outcome import AttemptName
 from indelible.store.payloads import NewChat, StepResult

@@ -26,8 +26,7 @@ from indelible.machine.commands import (
     UpdateChat,
 )
 from indelible.machine.states import Status
-from indelible.store.journal.append import JournalRow
-from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
+from indelible.store.journal.append import JournalRow, RunKey, RunSettled, RunStarted
 from indelible.store.payloads import AwaitedStep, ChatPatch, NewChat, UserInput
 from indelible.store.queries.leases import beat, find_candidates, retire
 from indelible.store.store import Store

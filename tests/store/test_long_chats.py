@@ -22,8 +22,7 @@ from tests.support.tables import attempts, chats, messages, tool_runs, turns
 from indelible.content import Finish, TextDelta, ToolCall, ToolResult, encode
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.journal.append import JournalRow
-from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
+from indelible.store.journal.append import JournalRow, RunKey, RunSettled, RunStarted
 from indelible.store.store import Store
 
 LENGTH = 600

@@ -41,8 +41,7 @@ from indelible.errors import Invalid, NotFound
 from indelible.ids import new_id
 from indelible.machine import State
 from indelible.machine import commands as c
-from indelible.store.journal.append import JournalRow
-from indelible.store.journal.tool_ledger import RunChange, RunKey, RunSettled, RunStarted
+from indelible.store.journal.append import JournalRow, RunChange, RunKey, RunSettled, RunStarted
 from indelible.store.outcome import MAX_KEY_LENGTH, IdempotencyKey, StoredResponse
 from indelible.store.payloads import ChatPatch, NewChat, UserInput
 from indelible.store.store import Store

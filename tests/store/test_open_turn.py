@@ -13,6 +13,7 @@ from tests.store.driver import OWNER, Driver, fill_payload, settle_in
 from tests.support.engine import begin_read, begin_write, get_database
 from tests.support.tables import chats, idempotency_keys, users, workers
 
+from indelible.api.inputs import LONGEST_USER_NAME
 from indelible.content import Finish, Part, Text, TextDelta, ToolCall, ToolResult, Usage
 from indelible.errors import Invalid, NotFound
 from indelible.machine import Status
@@ -21,7 +22,6 @@ from indelible.store.database.transaction import clean_label
 from indelible.store.outcome import IdempotencyKey, StoredResponse
 from indelible.store.payloads import ChatPatch, NewChat, UserInput
 from indelible.store.queries.open_turn import Expired, Held
-from indelible.store.queries.users import LONGEST_USER_NAME
 from indelible.store.store import Store
 
 LOOK = ToolCall(id="c1", name="look", arguments="{}")

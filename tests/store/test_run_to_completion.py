@@ -45,8 +45,7 @@ from indelible.store.database.migrate import HEAD, load_revision, migrate, open_
 from indelible.store.database.postgres import PostgresDatabase
 from indelible.store.database.sqlite import READERS, SqliteDatabase
 from indelible.store.database.transaction import Transaction
-from indelible.store.journal.append import Appended, JournalRow
-from indelible.store.journal.tool_ledger import RunKey, RunStarted
+from indelible.store.journal.append import Appended, JournalRow, RunKey, RunStarted
 from indelible.store.store import Store
 
 IfBusy = Literal["during", "after"]

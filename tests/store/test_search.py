@@ -13,11 +13,10 @@ from tests.support.stored import load_path
 from indelible.api.shapes import Match, Snippet
 from indelible.content import Finish, Message, ReasoningDelta, Text, TextDelta
 from indelible.machine import commands as c
-from indelible.store.lists import matching
-from indelible.store.lists import search as searching
-from indelible.store.lists.search import SearchPage
+from indelible.store import search as searching
 from indelible.store.payloads import ChatPatch, NewChat, UserInput
 from indelible.store.queries.listing import ChatFilter
+from indelible.store.search import SearchPage
 from indelible.store.store import Store
 
 
@@ -173,7 +172,7 @@ async def test_matches_among_recent_and_older_messages_are_one_list(
         await write(store, **{f"chat_{number}": {1: "Snow", 4: "Snow in Oslo"}.get(number, "Rain")})
         hers = NewChat(owner_id=grace, blocks=[Text("Rain")])
         await store.execute(f"hers_{number}", c.Create(with_message=True), hers)
-    monkeypatch.setattr(matching, "RECENT", dict.fromkeys(matching.RECENT, recent))
+    monkeypatch.setattr(searching, "RECENT", dict.fromkeys(searching.RECENT, recent))
     assert await find(store, "rain") == ["chat_5", "chat_3", "chat_2", "chat_0"]
     assert await find(store, "snow") == ["chat_4", "chat_1"]
     assert await find(store, "hail") == []

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indelible.store.lists.search_words import MAX_WORD, SNIPPET, make_snippet, parse_query, split_words
+from indelible.store.search_index import MAX_WORD, SNIPPET, make_snippet, parse_query, split_words
 
 
 @pytest.mark.parametrize(

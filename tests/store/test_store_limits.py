@@ -13,8 +13,7 @@ from indelible.content import Text, ToolResult, ToolSpec
 from indelible.errors import Invalid, Refused, StoreFailed, TooLarge
 from indelible.machine import commands
 from indelible.store.database.transaction import Transaction
-from indelible.store.limits import StoreLimits
-from indelible.store.payloads import ChatPatch, NewChat, ToolResultsInput, UserInput
+from indelible.store.payloads import ChatPatch, NewChat, StoreLimits, ToolResultsInput, UserInput
 from indelible.store.store import Store
 
 LIMITS = StoreLimits(

@@ -20,7 +20,7 @@ from indelible.errors import LeaseLost, NotAllowed
 from indelible.machine import State
 from indelible.machine import commands as c
 from indelible.machine.decide_worker import MAX_STALLED_TAKEOVERS, MAX_TAKEOVERS
-from indelible.store.commands.apply.texts import CONTINUE, NOTICES
+from indelible.store.commands.change import CONTINUE, NOTICES
 from indelible.store.journal.append import JournalRow
 from indelible.store.store import Store
 

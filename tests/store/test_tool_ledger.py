@@ -16,7 +16,7 @@ from tests.support.tables import attempts, users
 from indelible.content import Text, ToolCall, ToolResult, ToolStarted
 from indelible.errors import LeaseLost
 from indelible.machine.commands import Acquire, Create, StartAttempt
-from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
+from indelible.store.journal.append import RunKey, RunSettled, RunStarted
 from indelible.store.journal.writer import Journal, JournalWriter
 from indelible.store.outcome import AttemptName
 from indelible.store.payloads import NewChat

@@ -11,8 +11,8 @@ from tests.support.engine import begin_read, get_database
 from indelible.content import Finish, TextDelta, Usage
 from indelible.ids import new_id
 from indelible.machine import commands as c
-from indelible.store.commands.totals import Totals
 from indelible.store.store import Store
+from indelible.store.usage import Totals
 from indelible.testing.invariants import find_faults, load_chat
 
 FIRST, SECOND = Usage(input_tokens=10, output_tokens=3), Usage(input_tokens=20, output_tokens=5, reasoning_tokens=2)

@@ -17,11 +17,11 @@ from tests.support.stored import load_path
 from indelible.content import Finish, TextDelta, ToolCall, ToolResult, Usage, encode
 from indelible.errors import Invalid, NotFound, TooLarge
 from indelible.machine import commands as c
-from indelible.store.lists.transfer import ChatFile, parse_file
 from indelible.store.outcome import IdempotencyKey, RequestRepeated, StoredResponse
 from indelible.store.payloads import ChatPatch
 from indelible.store.queries.listing import ChatFilter
 from indelible.store.store import Store
+from indelible.store.transfer import ChatFile, parse_file
 
 
 @pytest.fixture

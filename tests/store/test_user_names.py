@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.support.engine import begin_read, begin_write, close_databases, get_database, open_engine
 
 from indelible.errors import Invalid
-from indelible.store.accounts.sql_accounts import AccountStore
+from indelible.store.accounts import AccountStore
 from indelible.store.database.migrate import HEAD, Migrated, migrate
 from indelible.store.queries.likeness import find_likeness, remove_disguise
 from indelible.store.store import Store

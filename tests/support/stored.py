@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from indelible.content import Message, ToolResult, decode_part
 from indelible.store.database.transaction import Transaction
-from indelible.store.journal.tool_ledger import RunKey
+from indelible.store.journal.append import RunKey
 from indelible.store.queries.chat_view import JournalEntry, load_rows
 from indelible.store.store import Store
 

@@ -14,8 +14,7 @@ from indelible.app.chat import Chat
 from indelible.content import Part, ToolResult, ToolStarted, encode
 from indelible.ids import new_id
 from indelible.machine.commands import StartAttempt
-from indelible.store.journal.append import JournalRow
-from indelible.store.journal.tool_ledger import RunChange, RunKey, RunSettled, RunStarted
+from indelible.store.journal.append import JournalRow, RunChange, RunKey, RunSettled, RunStarted
 from indelible.store.outcome import Outcome
 from indelible.store.payloads import AttemptStart
 

@@ -16,7 +16,7 @@ from indelible.content import Message, Part, TextDelta, Usage
 from indelible.errors import ModelFailed
 from indelible.loop.prompt.compact import INSTRUCTION
 from indelible.models.protocol import Call
-from indelible.store.commands.apply.texts import CONTINUE
+from indelible.store.commands.change import CONTINUE
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 

@@ -19,8 +19,7 @@ from indelible.ids import new_id
 from indelible.machine.commands import Command, CommitStep, Interrupt, StartAttempt
 from indelible.models.protocol import Call
 from indelible.store.database.errors import DatabaseUnreachable
-from indelible.store.journal.append import Appended, JournalRow
-from indelible.store.journal.tool_ledger import RunKey, RunStarted
+from indelible.store.journal.append import Appended, JournalRow, RunKey, RunStarted
 from indelible.store.outcome import Outcome
 from indelible.store.payloads import AttemptStart
 from indelible.testing import ScriptedModel, parts

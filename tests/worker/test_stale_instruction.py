@@ -18,7 +18,7 @@ from indelible.app.reply import Reply
 from indelible.content import Part, Text
 from indelible.errors import ModelFailed
 from indelible.models.protocol import Call
-from indelible.store.commands.apply.texts import CONTINUE
+from indelible.store.commands.change import CONTINUE
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script, Step
 

@@ -17,7 +17,7 @@ from indelible.content import Part, TextDelta
 from indelible.errors import ModelFailed, NotAllowed
 from indelible.machine.commands import Command
 from indelible.models.protocol import Call
-from indelible.store.commands.apply.texts import CONTINUE
+from indelible.store.commands.change import CONTINUE
 from indelible.store.database.errors import DatabaseUnreachable
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script

@@ -124,3 +124,18 @@ MAX_TOKEN_LABEL: Final = 200
 
 
 OpenChunks = Callable[[], AsyncIterator[bytes]]
+
+
+LONGEST_USER_NAME: Final = 200
+
+
+def check_user_name(name: object) -> None:
+    """Raise `Invalid` for a name that a new user may not have: it stands in headers, commands and lines of a list."""
+    if (
+        not isinstance(name, str)
+        or not name
+        or len(name) > LONGEST_USER_NAME
+        or not name.isprintable()
+        or name != name.strip()
+    ):
+        raise Invalid(f"A user's name has 1 to {LONGEST_USER_NAME} printable characters, and no spaces around it.")

@@ -33,8 +33,8 @@ from indelible.service.access import Budget
 from indelible.service.answers import FindWindow
 from indelible.service.chats import LocalService, ServiceDependencies
 from indelible.service.files import Upload, read_all
-from indelible.store.accounts.sql_accounts import AccountStore
-from indelible.store.accounts.sql_shares import ShareStore
+from indelible.store.accounts import AccountStore
+from indelible.store.shares import ShareStore
 from indelible.store.store import Store
 
 

@@ -34,8 +34,8 @@ from indelible.concurrency.tasks import run_to_completion
 from indelible.content import Block, File, ToolResult, encode
 from indelible.errors import Invalid, NotFound
 from indelible.files.byte_store import CHUNK_BYTES
-from indelible.store.lists.transfer import ChatFile, parse_file
-from indelible.store.queries.file_mentions import find_file_ids
+from indelible.store.queries.tree import find_file_ids
+from indelible.store.transfer import ChatFile, parse_file
 
 _CHAT: Final = "chat.json"
 _SIGNATURE: Final = b"PK\x03\x04"

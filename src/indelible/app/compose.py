@@ -37,8 +37,8 @@ from indelible.store.database.address import parse_address
 from indelible.store.database.sqlite_file import exclusive_file_lock
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.writer import Journal
-from indelible.store.limits import StoreLimits
 from indelible.store.outcome import Outcome
+from indelible.store.payloads import StoreLimits
 from indelible.store.store import Store
 from indelible.tools.toolset import AnyTool, Toolset, name_of
 from indelible.worker import Worker, WorkerDependencies

@@ -25,7 +25,7 @@ from indelible.errors import Invalid, NotFound
 if TYPE_CHECKING:
     from indelible.api.shapes import Scope, TokenInfo, UserRole
     from indelible.settings import Settings
-    from indelible.store.accounts.sql_accounts import Account, AccountStore
+    from indelible.store.accounts import Account, AccountStore
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ def with_accounts(database: str | None, work: Callable[[AccountStore], Awaitable
     import asyncio
 
     from indelible.clock import SystemClock
-    from indelible.store.accounts.sql_accounts import AccountStore
+    from indelible.store.accounts import AccountStore
     from indelible.store.store import Store
 
     async def run() -> T:

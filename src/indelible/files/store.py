@@ -17,7 +17,7 @@ The sweep marks in one transaction and removes bytes in others, so a crash betwe
 
 Must stay true (tests/files/test_file_store.py, test_file_uses.py): every sentence below, on both databases and in each
 place.
-store/commands/apply/files.py records the uses of files, and releases them with their chat.
+store/commands/history.py records the uses of files, and releases them with their chat.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from indelible.files.media_types import clean_name, find_media_type, is_allowed
 from indelible.ids import is_id, new_id
 from indelible.store.database.transaction import Database, Row, Transaction, insert, to_time, update
 from indelible.store.outcome import IdempotencyKey, StoredResponse, claim, find_response, settle
-from indelible.store.queries.file_mentions import is_file_shown
+from indelible.store.queries.tree import is_file_shown
 
 _log: Final = logging.getLogger(__name__)
 _RESERVED_AHEAD: Final = 4 * CHUNK_BYTES

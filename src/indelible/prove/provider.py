@@ -32,7 +32,7 @@ from indelible.prove.model import ProofModel, read_note
 from indelible.prove.script import Shown, Wish, find_in_file, find_in_text, is_drawn, list_files
 from indelible.prove.servers import Orders
 from indelible.prove.tools import ASK, DRAW, read_report
-from indelible.store.commands.apply.texts import CONTINUE
+from indelible.store.commands.change import CONTINUE
 from indelible.testing.provider import SimulatedProvider, WireName
 
 WIRES: Final[tuple[WireName, ...]] = get_args(WireName)

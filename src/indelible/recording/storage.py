@@ -3,7 +3,7 @@
 A *run* is a turn, a title or a compaction, a *step* one model call of it with its retries, an *attempt* one HTTP
 exchange (rules 7.1 to 7.3). The three are written separately, as they change: a run and a step when they begin and when
 they end, an attempt when it is over. So a reader sees the exchanges of a step that is still running. The chat's own
-list of attempts, which always exists, is in store/queries/attempts.py.
+list of attempts, which always exists, is in store/queries/history.py.
 
 Records are best effort and nothing depends on them: no command reads them, no event mentions them, and writing them
 takes no lock that a worker or a user waits for. They are never urgent (store/database/transaction.py): the journal goes

@@ -29,8 +29,8 @@ from indelible.errors import ChatNotFound, NotFound, NotPermitted, RateLimited, 
 from indelible.files.store import FileStore
 from indelible.machine import commands
 from indelible.machine.commands import Command
-from indelible.store.accounts.sql_accounts import Credential, CredentialKey
-from indelible.store.accounts.sql_shares import ShareStore
+from indelible.store.accounts import Credential, CredentialKey
+from indelible.store.shares import ShareStore
 from indelible.store.store import Store
 
 _READ_ONLY: Final = "This chat is shared with you for reading. Only its owner can do this."

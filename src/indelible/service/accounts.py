@@ -35,8 +35,8 @@ from indelible.clock import Clock
 from indelible.errors import Invalid, NotFound, NotPermitted
 from indelible.service.access import Access, Identity
 from indelible.service.guests import show_summary
-from indelible.store.accounts.sql_accounts import Account, AccountStore
-from indelible.store.accounts.sql_shares import ShareStore
+from indelible.store.accounts import Account, AccountStore
+from indelible.store.shares import ShareStore
 
 FIRST_ADMIN: Final = "local"
 """The user whose chats a server without a login serves, and whose token the setting `token` is."""

@@ -32,11 +32,10 @@ from indelible.errors import Invalid, NotFound
 from indelible.feed import Cursors
 from indelible.ids import is_id
 from indelible.store.database.transaction import to_utc
-from indelible.store.limits import StoreLimits, check_payload
-from indelible.store.lists.search import SearchCursor
 from indelible.store.outcome import IdempotencyKey, Outcome, RequestRepeated, StoredResponse
-from indelible.store.payloads import ToolResultsInput
+from indelible.store.payloads import StoreLimits, ToolResultsInput, check_payload
 from indelible.store.queries.listing import ListCursor
+from indelible.store.search import SearchCursor
 from indelible.store.store import Store
 from indelible.tools.output import cut_text, limit_for, render_output
 

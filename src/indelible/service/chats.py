@@ -73,8 +73,6 @@ from indelible.service.files import LocalFiles
 from indelible.service.guests import show_chat, show_event, show_messages, show_tree
 from indelible.service.lists import LocalLists
 from indelible.service.stop import Stop, describe_stop, wait_for_end
-from indelible.store.accounts.sql_shares import ShareStore
-from indelible.store.limits import StoreLimits
 from indelible.store.outcome import IdempotencyKey, Outcome
 from indelible.store.payloads import (
     C,
@@ -83,10 +81,12 @@ from indelible.store.payloads import (
     NewChat,
     Payload,
     QueuedInput,
+    StoreLimits,
     ToolResultsInput,
     UserInput,
 )
 from indelible.store.queries.listing import ChatFilter
+from indelible.store.shares import ShareStore
 from indelible.store.store import Store
 
 T = TypeVar("T")

@@ -27,8 +27,8 @@ from indelible.files.store import FileStore
 from indelible.ids import is_id
 from indelible.service.access import FileAccess, FileGrant
 from indelible.service.answers import split_page
-from indelible.store.accounts.sql_shares import ShareStore
 from indelible.store.outcome import IdempotencyKey
+from indelible.store.shares import ShareStore
 
 
 class LocalFiles:

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from indelible.api.events import ChatSnapshot, EventBody, FeedEvent, MessageTree, ShownMessage
 from indelible.api.shapes import ChatDetails, ChatMessage, ChatSummary, MessagePage
 from indelible.content import encode
-from indelible.store.lists.transfer import ChatFile, FileMessage
+from indelible.store.transfer import ChatFile, FileMessage
 
 _SHOWN: Final = ("title", "model", "archived")
 """The changes in a `chat` event that a guest sees. All others are for the owner alone."""

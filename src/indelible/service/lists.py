@@ -45,9 +45,9 @@ from indelible.service.answers import (
     write_place,
 )
 from indelible.service.guests import show_event, show_file
-from indelible.store.lists.transfer import ChatFile, FileMessage, parse_file
 from indelible.store.outcome import IdempotencyKey
 from indelible.store.queries.listing import ChatFilter
+from indelible.store.transfer import ChatFile, FileMessage, parse_file
 
 if TYPE_CHECKING:
     from indelible.service.chats import ServiceDependencies

@@ -6,20 +6,28 @@ and each payload names the commands that read it: `UserInput` is a `Payload[Send
 payloads of that command: a field that a command would ignore is a type error, not a value that silently disappears.
 Payloads depend on commands and not the reverse, because the machine must not know content.
 
+How much a user may store in one chat is checked here, before a transaction begins (rule 3.3), for the library and for
+HTTP alike: a worker loads the fields of a chat for every turn, and readers load its messages again and again. Names
+have fixed limits; the limits of content are settings.
+
 Must stay true (tests/store/test_payloads.py): mypy rejects every payload with a command that ignores it; a command
 that lacks a required payload raises `TypeError` and changes nothing.
 
-store/commands/apply writes the content; store/commands/finish_attempt.py ends an attempt with it.
+store/commands writes the content; store/commands/turns.py ends an attempt with it.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from indelible.api.inputs import MAX_DESCRIPTION, MAX_LABEL, MAX_LABELS, MAX_NAME, MAX_TITLE, MAX_TOOLS
 from indelible.api.shapes import DebugMode, Timings
-from indelible.content import Block, Message, Part, ToolResult, ToolSpec, Usage
+from indelible.content import TOOL_NAME, Block, Message, Part, ToolResult, ToolSpec, Usage, encode
+from indelible.errors import Invalid, TooLarge
 from indelible.machine.commands import (
     AddMessages,
     AnnounceRetry,
@@ -73,7 +81,7 @@ class NewChat(Payload[Create], frozen=True, kw_only=True):
     A `suggested_title` is the title of a chat that has none, until there is a better one. A conversation that began
     elsewhere comes along: `history` stands above the message, and `progress` below it, if its answer has begun (calls
     of tools and their results). An `ephemeral` chat is archived some time after its one turn
-    (store/lists/ephemeral.py). `request` is what a compatible API repeats about its own (service/turns.py).
+    (store/queries/listing.py). `request` is what a compatible API repeats about its own (service/turns.py).
     """
 
     owner_id: str
@@ -219,3 +227,75 @@ class Failure(WithStep[Fail], frozen=True, kw_only=True):
 
 class Leftover(WithPending[Release], frozen=True, kw_only=True):
     """The parts that a worker has not flushed yet when it releases a chat."""
+
+
+class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How many messages a chat may queue, and how large its content may be."""
+
+    queued: int = 20
+    message_bytes: int = 256 * 1024
+    system_bytes: int = 256 * 1024
+    parameters_bytes: int = 16 * 1024
+    tools_bytes: int = 64 * 1024
+    tool_result_bytes: int = 4 * 1024 * 1024
+
+
+def check_payload(payload: Payload[Any] | None, limits: StoreLimits) -> None:
+    """Raises `TooLarge` or `Invalid` if the payload holds too much."""
+    if isinstance(payload, NewChat | UserInput | QueuedInput) and payload.blocks:
+        _check_size("Message", len(encode(payload.blocks)), limits.message_bytes)
+    if isinstance(payload, NewChat | AddedHistory):
+        for message in (*payload.history, *(payload.progress if isinstance(payload, NewChat) else ())):
+            _check_size("Message", len(encode(message.blocks)), limits.message_bytes)
+    if isinstance(payload, NewChat | UserInput | ToolResultsInput) and payload.request is not None:
+        _check_size("Request", len(encode(payload.request)), limits.message_bytes)
+    if isinstance(payload, NewChat | ChatPatch):
+        _check_fields(payload, limits)
+    if isinstance(payload, ToolResultsInput):
+        for result in payload.results:
+            _check_size("Tool result", len(result.output.encode(errors="surrogatepass")), limits.tool_result_bytes)
+            _check_size("Files of a tool result", len(encode(result.files)), limits.message_bytes)
+
+
+def _check_fields(given: NewChat | ChatPatch, limits: StoreLimits) -> None:
+    _check_length("title", given.title, MAX_TITLE)
+    _check_length("model", given.model, MAX_NAME)
+    if isinstance(given.system_prompt, str):
+        _check_size("Instructions", len(encode(given.system_prompt)), limits.system_bytes)
+    if isinstance(given.parameters, dict):
+        _check_size("Parameters", len(encode(given.parameters)), limits.parameters_bytes)
+    if isinstance(given.tools, list):
+        _check_tools(given.tools, limits)
+    for labels in (given.labels, given.label_pairs if isinstance(given, ChatPatch) else None):
+        check_labels(labels if isinstance(labels, list) else [])
+
+
+def check_labels(labels: Sequence[str]) -> None:
+    """Raises `Invalid` if a chat cannot have so many labels, or such long ones."""
+    if len(labels) > MAX_LABELS:
+        raise Invalid(f"labels: at most {MAX_LABELS}.")
+    for label in labels:
+        _check_length("label", label, MAX_LABEL)
+
+
+def _check_tools(tools: Sequence[ToolSpec], limits: StoreLimits) -> None:
+    if len(tools) > MAX_TOOLS:
+        raise Invalid(f"tools: at most {MAX_TOOLS}.")
+    names = [tool.name for tool in tools]
+    if len(set(names)) < len(names):
+        raise Invalid("tools: two of them have the same name.")
+    for tool in tools:
+        if re.fullmatch(TOOL_NAME, tool.name) is None:
+            raise Invalid("tool: a name is 1 to 64 letters, digits, _ or -.")
+        _check_length("description", tool.description, MAX_DESCRIPTION)
+    _check_size("Tools", len(encode(tools)), limits.tools_bytes)
+
+
+def _check_length(name: str, text: object, limit: int) -> None:
+    if isinstance(text, str) and len(text) > limit:
+        raise Invalid(f"{name}: at most {limit:,} characters.")
+
+
+def _check_size(what: str, size_bytes: int, limit_bytes: int) -> None:
+    if size_bytes > limit_bytes:
+        raise TooLarge(f"{what} too long: {size_bytes:,} bytes (limit {limit_bytes:,}).")

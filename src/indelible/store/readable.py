@@ -10,36 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import date, datetime
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from indelible.api.events import MessageTree, Position
 from indelible.api.shapes import AttemptView, ChatExtras, ChatSummary, Draft, QueuedMessage, UsageDay
-from indelible.logs import get_logger
+from indelible.store import drafts, transfer
 from indelible.store.database.transaction import Database, Transaction
-from indelible.store.limits import StoreLimits
-from indelible.store.lists import marks, transfer
-from indelible.store.lists.ephemeral import find_left
-from indelible.store.lists.transfer import ChatFile
-from indelible.store.lists.usage import load_usage
 from indelible.store.outcome import IdempotencyKey, StoredResponse, find_response
-from indelible.store.queries import chat_view, leases, listing, users
-from indelible.store.queries.attempts import load_attempts
+from indelible.store.queries import chat_view, leases, listing
 from indelible.store.queries.changes import Changes, Resumption, load_changes, load_positions, load_resumption
 from indelible.store.queries.chat_view import Answering, ChatStatus, ChatView, Event
-from indelible.store.queries.descendants import load_tree
-from indelible.store.queries.history import Page, load_page
-from indelible.store.queries.listing import ALL_CHATS, ChatCount, ChatFilter, ListCursor
+from indelible.store.queries.history import Page, load_attempts, load_page
+from indelible.store.queries.listing import ALL_CHATS, ChatCount, ChatFilter, ListCursor, find_left
 from indelible.store.queries.liveness import UnheldStop, Vacancy, load_unheld_stops, load_vacant
 from indelible.store.queries.open_turn import Expired, Held, OpenWork, Probe, load_expired, load_held, load_work
+from indelible.store.queries.tree import load_tree
 from indelible.store.queries.turn_facts import TurnFacts, load_turn_facts
+from indelible.store.transfer import ChatFile
+from indelible.store.usage import load_usage
 
-_log: Final = get_logger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 Query = Callable[Concatenate[Transaction, P], Coroutine[Any, Any, T]]
-DEFAULT_LIMITS: Final = StoreLimits()
-_CHANGE_NOTHING: Final = "UPDATE users SET name = name WHERE id = $1"
-_INDEXED_BEFORE_A_SEARCH: Final = 1000
 
 
 class ReadableStore:
@@ -54,7 +46,7 @@ class ReadableStore:
 
     async def owner(self, chat_id: str) -> str | None:
         """The owner of a chat; None if the chat does not exist."""
-        return await self._ask(users.find_owner, chat_id)
+        return await self._ask(listing.find_owner, chat_id)
 
     async def status(self, chat_id: str) -> ChatStatus:
         """The owner of a chat, its status as people see it, and its open turn.
@@ -172,7 +164,7 @@ class ReadableStore:
 
         A name that no new user may have is refused, as `ensure_user` does it.
         """
-        return await self._ask(users.find_user, name)
+        return await self._ask(listing.find_user, name)
 
     async def find_response(self, key: IdempotencyKey) -> StoredResponse | None:
         """The response that this request got before; None if it was not made before. Nothing is claimed."""
@@ -204,11 +196,11 @@ class ReadableStore:
 
     async def extras(self, chat_id: str, user_id: str) -> ChatExtras:
         """Labels, pin, read mark, system prompt and the user's draft of a chat. Raises `NotFound`."""
-        return await self._ask(marks.load_extras, chat_id, user_id)
+        return await self._ask(drafts.load_extras, chat_id, user_id)
 
     async def draft(self, chat_id: str, user_id: str) -> Draft:
         """What the user has typed in a chat; with `new` instead of an id, for the next chat."""
-        return await self._ask(marks.load_draft, chat_id, user_id)
+        return await self._ask(drafts.load_draft, chat_id, user_id)
 
     async def usage(self, user_id: str | None, *, since: date, until: date, name: str | None = None) -> list[UsageDay]:
         """What a user's chats used, by day and model; None: of every user, by name, or of the user with this `name`.

@@ -14,40 +14,36 @@ Must stay true (tests/store/test_promises.py): every sentence of a docstring her
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
+from typing import Any, Final, Self
 
 from indelible.clock import Clock
 from indelible.concurrency.tasks import run_to_completion
 from indelible.ids import new_id
 from indelible.logs import get_logger
 from indelible.machine.commands import Delete
-from indelible.store.commands.apply import history as history_effects
+from indelible.store import drafts, search_index, transfer
+from indelible.store.commands import history as history_effects
 from indelible.store.commands.execute import Executor, check_names
 from indelible.store.database.address import parse_address
 from indelible.store.database.migrate import LEASE_TIMEOUT_S, open_database, upgrade_schema
 from indelible.store.database.transaction import Database, Transaction, Work
 from indelible.store.journal.append import Appended, JournalRow, append_group
 from indelible.store.journal.pack import sweep
-from indelible.store.limits import StoreLimits, check_payload
-from indelible.store.lists import indexing, marks, transfer
-from indelible.store.lists.search import SearchCursor, SearchPage, search_chats
-from indelible.store.lists.search_words import parse_query
-from indelible.store.lists.transfer import ChatFile
 from indelible.store.outcome import ForkPoint, IdempotencyKey, Outcome, RequestRepeated, forget_expired, perform_once
-from indelible.store.payloads import C, ChatPatch, Payload, ToolResultsInput, UserInput
-from indelible.store.queries import leases, users
+from indelible.store.payloads import C, ChatPatch, Payload, StoreLimits, ToolResultsInput, UserInput, check_payload
+from indelible.store.queries import leases, listing
 from indelible.store.queries.listing import ALL_CHATS, ChatFilter
 from indelible.store.readable import ReadableStore
+from indelible.store.search import SearchCursor, SearchPage, search_chats
+from indelible.store.search_index import parse_query
+from indelible.store.transfer import ChatFile
 
 _log: Final = get_logger(__name__)
-P = ParamSpec("P")
-T = TypeVar("T")
-Query = Callable[Concatenate[Transaction, P], Coroutine[Any, Any, T]]
 DEFAULT_LIMITS: Final = StoreLimits()
 _CHANGE_NOTHING: Final = "UPDATE users SET name = name WHERE id = $1"
 _INDEXED_BEFORE_A_SEARCH: Final = 1000
@@ -116,7 +112,7 @@ class Store(ReadableStore):
         * When this returns, the transaction is durable.
         * More messages in the queue than the limit raise `TooMany`.
         * Content that is too large raises `TooLarge`, and a title, label or model name that is too long `Invalid`
-          (limits.py).
+          (payloads.py).
         """
         check_names(chat_id, command)
         check_payload(payload, self.limits)
@@ -212,14 +208,14 @@ class Store(ReadableStore):
         * A mark only moves forward. A message of the user's own moves it too.
         * A chat that the user does not own is `NotFound`.
         """
-        return await self._commit(partial(marks.mark_read, chat_id=chat_id, owner_id=user_id, seq=seq), key)
+        return await self._commit(partial(drafts.mark_read, chat_id=chat_id, owner_id=user_id, seq=seq), key)
 
     async def save_draft(self, chat_id: str, user_id: str, text: str, *, key: IdempotencyKey | None = None) -> Outcome:
         """Replace the user's draft; an empty text deletes it.
 
         * It goes with its chat, and nobody else sees it.
         """
-        return await self._commit(partial(marks.save_draft, chat_id=chat_id, user_id=user_id, text=text), key)
+        return await self._commit(partial(drafts.save_draft, chat_id=chat_id, user_id=user_id, text=text), key)
 
     async def forget_responses(self, chat_id: str, *, epoch: int) -> None:
         """Erase the provider's names for the replies of a chat: none of them is chained to again (rule 4.4).
@@ -248,7 +244,7 @@ class Store(ReadableStore):
         query = parse_query(text)
         if query is None:
             return SearchPage(items=[], next=None, previous=None)
-        await indexing.index_pending(self.database, owner_id=owner_id, limit=_INDEXED_BEFORE_A_SEARCH)
+        await search_index.index_pending(self.database, owner_id=owner_id, limit=_INDEXED_BEFORE_A_SEARCH)
         of: dict[str, Any] = {"wanted": wanted, "cursor": cursor, "limit": limit}
         return await self._read(search_chats, owner_id, query, **of, **self._timeout)
 
@@ -257,14 +253,14 @@ class Store(ReadableStore):
 
         * Each commit is short. A crash in between loses nothing.
         """
-        return await indexing.index_pending(self.database, limit=limit)
+        return await search_index.index_pending(self.database, limit=limit)
 
     async def forget_chat(self, chat_id: str) -> None:
         """Remove a chat that is about to be deleted from the search index, in short transactions.
 
         * If it is not deleted after all, it is found again.
         """
-        await indexing.forget_chat(self.database, chat_id)
+        await search_index.forget_chat(self.database, chat_id)
 
     async def ensure_user(self, name: str) -> str:
         """The id of the user with this name, who is created if missing.
@@ -272,7 +268,7 @@ class Store(ReadableStore):
         A name that no new user may have is refused with `Invalid`: it is empty, longer than 200 characters, has spaces
         around it or a character that is not printable.
         """
-        return await self.database.write(lambda given: users.ensure_user(given, name))
+        return await self.database.write(lambda given: listing.ensure_user(given, name))
 
     async def check_writable(self, user_id: str) -> None:
         """Commit a write that changes nothing. Raises `StoreFailed` if the database cannot be written now."""

@@ -21,9 +21,9 @@ import msgspec
 from indelible.content import Block, Message, Part, Text, ToolCall, ToolResult, decode_blocks, decode_parts
 from indelible.content.assemble import assemble
 from indelible.loop.prompt.build import build_prompt
-from indelible.store.commands.totals import Totals, add_up
 from indelible.store.database.transaction import Database, Transaction, to_time
 from indelible.store.journal.pack import unpack_rows
+from indelible.store.usage import Totals, add_up
 from indelible.testing.legality import check_legality
 
 Row = SimpleNamespace

@@ -16,7 +16,7 @@ the schema; after `close()` neither `progress` nor `report` publishes, and no `r
 waiting.
 
 Schemas and checking are schema.py; results as text are output.py; running is run.py. The
-ledger is store/journal/tool_ledger.py.
+ledger is store/journal/append.py.
 """
 
 from __future__ import annotations

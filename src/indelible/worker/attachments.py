@@ -34,7 +34,7 @@ from indelible.files.media_types import is_text_type
 from indelible.files.store import FileStore
 from indelible.models.protocol import ModelTraits
 from indelible.store.database.errors import DatabaseUnreachable
-from indelible.store.queries.file_mentions import find_file_ids
+from indelible.store.queries.tree import find_file_ids
 from indelible.worker.outages import Outages
 
 _log: Final = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ they complete even if the turn is stopped meanwhile. If the database is down, th
 (outages.py).
 
 A part is published or recorded. A published part waits for the next flush. A recorded part, the start or the result of
-a tool, is written together with the tool ledger in one transaction (store/journal/tool_ledger.py), which requires that
+a tool, is written together with the tool ledger in one transaction (store/journal/append.py), which requires that
 the attempt is open under our epoch. `record` returns after the commit, so a tool call is on disk before the tool runs,
 and its result before any reader sees it (P5).
 
@@ -49,7 +49,7 @@ from indelible.machine.effects import ReplyLimit
 from indelible.machine.states import BUSY
 from indelible.models.protocol import Model, traits_of
 from indelible.models.retry import RetryEvent
-from indelible.store.journal.tool_ledger import RunKey, RunSettled, RunStarted
+from indelible.store.journal.append import RunKey, RunSettled, RunStarted
 from indelible.store.journal.writer import JournalWriter
 from indelible.store.outcome import Outcome
 from indelible.store.payloads import (

@@ -1,10 +1,10 @@
 """Background work beside replies: the search index, archiving chats, and removing files that nobody can see any more.
 
 The lists are part of the worker's clean-up, once a minute. The index is brought up to date in short transactions
-(store/lists/indexing.py); a search first does the same for its user, so the sweep only limits how much is left for a
+(store/search_index.py); a search first does the same for its user, so the sweep only limits how much is left for a
 search to do. With `auto_archive_days`, the worker looks once an hour for chats in which nothing was said for that long,
 and archives them with the same command as a user would, unless they are pinned, unread or busy. Ephemeral chats that
-nobody deleted are archived ten minutes after their turn (store/lists/ephemeral.py). Several workers may do all of it at
+nobody deleted are archived ten minutes after their turn (store/queries/listing.py). Several workers may do all of it at
 once: a chat is indexed and archived once.
 
 A deleted chat, a deleted file and a failed upload only mark rows; `FileSweeper` removes the bytes, chunk by chunk,

@@ -95,4 +95,4 @@ async def test_a_stop_over_http_executes_few_files(harness: AppHarness) -> None:
         with executed.counting() as files:
             await server.client.interrupt(chat_id)
         assert "store/commands/facts.py" in files
-        assert len(files) <= 70, sorted(files)
+        assert len(files) <= 60, sorted(files)

@@ -38,8 +38,8 @@ from indelible.loopback import is_loopback
 from indelible.server.access.guesses import Guesses
 from indelible.service.access import Identity
 from indelible.settings import Settings
-from indelible.store.accounts.secrets import hash_secret
-from indelible.store.accounts.sql_accounts import CredentialKey
+from indelible.store.accounts import CredentialKey
+from indelible.store.shares import hash_secret
 
 COOKIE: Final = "indelible_session"
 """The session's cookie on plain http; see `name_cookie`."""

@@ -30,7 +30,7 @@ from indelible.clock import Clock
 from indelible.errors import IndelibleError
 from indelible.logs import get_logger
 from indelible.notify import Changed, Notifier
-from indelible.store.accounts.sql_accounts import AccountStore, CredentialKey
+from indelible.store.accounts import AccountStore, CredentialKey
 
 POLL_INTERVAL_S: Final = 2.0
 _NOTE_S: Final = 60.0

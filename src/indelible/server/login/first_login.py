@@ -13,7 +13,7 @@ from indelible.api.shapes import ALL_SCOPES
 from indelible.clock import Clock
 from indelible.errors import Invalid
 from indelible.service.accounts import FIRST_ADMIN
-from indelible.store.accounts.sql_accounts import Account, AccountStore
+from indelible.store.accounts import Account, AccountStore
 
 _VALID_FOR: Final = timedelta(hours=1)
 

@@ -30,7 +30,7 @@ from indelible.server.access.browser_checks import is_own_host
 from indelible.server.dependencies import ServerState, State
 from indelible.server.login.cookies import clear_flow_cookie, name_flow_cookie, set_flow_cookie, set_session_cookie
 from indelible.server.login.oidc import Flow, LoginFailed, OidcProvider, new_flow
-from indelible.store.accounts.sql_accounts import Account
+from indelible.store.accounts import Account
 
 _log: Final = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from indelible.api import shapes
 from indelible.api.events import MessageTree
 from indelible.api.records import RunTree, WholeRun
 from indelible.server.openapi.documented_problems import PROBLEM_COMPONENT
-from indelible.store.lists.transfer import ChatFile
+from indelible.store.transfer import ChatFile
 
 _PLACE: Final = "#/components/schemas/{name}"
 _TYPES: Final[tuple[type, ...]] = (

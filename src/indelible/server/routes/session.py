@@ -20,7 +20,7 @@ from indelible.server.login.cookies import clear_session_cookie, set_session_coo
 from indelible.server.openapi.response_schemas import answers
 from indelible.server.problem_details import make_problem
 from indelible.service.access import Identity
-from indelible.store.accounts.sql_accounts import Credential
+from indelible.store.accounts import Credential
 
 router = APIRouter(tags=["session"])
 

@@ -33,19 +33,27 @@ from indelible.machine.commands import (
     UpdateChat,
 )
 from indelible.machine.effects import Enqueue, StartQueued
-from indelible.store.commands.apply import chat, history, queue, turns
-from indelible.store.commands.apply.change import ChatChange, Handlers
+from indelible.store.commands import chat, history, turns
+from indelible.store.commands.change import ChatChange, Handlers
+from indelible.store.commands.chat import write_labels
 from indelible.store.commands.facts import load_snapshot
-from indelible.store.commands.finish_attempt import backfill_usage
 from indelible.store.commands.fork import fork_chat
-from indelible.store.commands.labels import write_labels
+from indelible.store.commands.turns import backfill_usage
 from indelible.store.database.transaction import Transaction, insert, insert_new
-from indelible.store.limits import StoreLimits
 from indelible.store.outcome import ForkPoint, Outcome
-from indelible.store.payloads import ChatPatch, NewChat, Payload, ToolResultsInput, UserInput, WithStep, require
+from indelible.store.payloads import (
+    ChatPatch,
+    NewChat,
+    Payload,
+    StoreLimits,
+    ToolResultsInput,
+    UserInput,
+    WithStep,
+    require,
+)
 from indelible.store.queries.listing import load_summary
 
-HANDLERS: Final[Handlers] = {**chat.HANDLERS, **history.HANDLERS, **queue.HANDLERS, **turns.HANDLERS}
+HANDLERS: Final[Handlers] = {**chat.HANDLERS, **history.HANDLERS, **chat.QUEUE_HANDLERS, **turns.HANDLERS}
 
 
 class Executor(msgspec.Struct, frozen=True, kw_only=True):

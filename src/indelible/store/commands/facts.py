@@ -10,7 +10,7 @@ are loaded (machine/transitions.py, `FACTS`). A fact that is not loaded has its 
 tests/machine/test_facts.py checks that `decide` never reads it, and tests/store/test_statements.py the cost of a stop.
 
 Facts about the end of the path are found by climbing from the head, so the cost does not depend on the length of the
-chat (store/queries/ancestors.py).
+chat (store/queries/history.py).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from indelible.machine.commands import Acquire, Command, SwitchBranch
 from indelible.machine.states import Destination, OpenAttempt, OpenTurn, QueuedRow, Snapshot, Status, Target
 from indelible.machine.transitions import Fact, find_facts
 from indelible.store.database.transaction import Row, Transaction, to_time
-from indelible.store.queries.ancestors import is_conversation, load_ancestors
-from indelible.store.queries.descendants import find_destination
+from indelible.store.queries.history import is_conversation, load_ancestors
+from indelible.store.queries.tree import find_destination
 
 _BROKEN: Final = {"failed", "crashed"}
 """A reply that ended for one of these may be retried, even if its text is complete."""

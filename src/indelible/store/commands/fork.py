@@ -19,14 +19,14 @@ from indelible.content.assemble import answer_unrun
 from indelible.errors import ChatNotFound, Invalid, NotFound
 from indelible.ids import new_id
 from indelible.machine.states import Status
-from indelible.store.commands.apply.files import copy_uses
+from indelible.store.commands.chat import write_labels
 from indelible.store.commands.facts import load_end
-from indelible.store.commands.labels import write_labels
-from indelible.store.commands.totals import add_up
+from indelible.store.commands.history import copy_uses
 from indelible.store.database.transaction import Row, Transaction, insert, update
 from indelible.store.outcome import Outcome
-from indelible.store.queries.ancestors import load_ancestors
-from indelible.store.queries.descendants import follow_results
+from indelible.store.queries.history import load_ancestors
+from indelible.store.queries.tree import follow_results
+from indelible.store.usage import add_up
 
 _COPIED: Final = (
     "blocks",

@@ -19,7 +19,7 @@ import msgspec
 from indelible.content import ToolResult, decode_blocks, decode_parts, encode
 from indelible.content.blocks import recover_outcome
 from indelible.content.messages import extract_title
-from indelible.store.commands.apply.texts import recover_notice
+from indelible.store.commands.change import recover_notice
 from indelible.store.database.transaction import Row, Transaction
 from indelible.store.queries.likeness import find_likeness
 

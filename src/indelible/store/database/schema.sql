@@ -557,10 +557,10 @@ COMMENT ON TABLE file_uses IS 'Which chats use which files. A file is deleted wi
 
 -- lists -------------------------------------------------------------------------------------
 -- `search_entries` has one row per message (and title), numbered by the time of the message. Its words are folded and
--- without repetition (store/lists/search_words.py), so that both databases find the same. PostgreSQL holds them as a
+-- without repetition (store/search_index.py), so that both databases find the same. PostgreSQL holds them as a
 -- `tsvector` with a GIN index; SQLite holds them as text, and triggers keep the FTS5 table `search_index` in step with
 -- it, whoever writes or deletes. `chats.unindexed_at` marks chats with something new to index; everything up to event
--- `indexed_seq` is done (store/lists/indexing.py).
+-- `indexed_seq` is done (store/search_index.py).
 --
 -- Labels are rows as well as a column, because a filter needs an index. Usage has several rows per day (`shard`):
 -- turns that end together would otherwise wait for each other's commit.

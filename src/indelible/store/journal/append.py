@@ -11,6 +11,12 @@ here: the statement reads only the locked row itself, and PostgreSQL returns the
 
 A row that already exists with the same bytes is a success: the response to an earlier commit was lost (R5).
 
+The ledger has every local tool call, written before it starts and when it settles (P5). A change of it and the part
+that reports it (`tool_started`, `tool_result`) are one journal row and one transaction, under the same condition: the
+attempt is open under our epoch. So after a crash the journal and the ledger agree on what was started and how it ended,
+and a worker that lost the chat can settle nothing. The key of a call is (turn, step, index), because providers' ids
+repeat. The chat's use of files that a result names is part of it (tests/files/test_file_uses.py).
+
 Must stay true (tests/store/test_append.py): nothing is written for an attempt that has ended or that another epoch
 holds; a group whose data is refused writes nothing at all; the one exception is a row that exists with other content on
 PostgreSQL, which does not undo the other rows, and a retry finds those written; no transaction is left open, cancelled
@@ -24,10 +30,11 @@ from datetime import datetime
 from functools import partial
 from typing import Final, NamedTuple
 
+from indelible.content import ToolResult, encode
 from indelible.errors import StoreFailed
+from indelible.store.commands.history import use_result_files
 from indelible.store.database.errors import is_about_data
 from indelible.store.database.transaction import Database, Transaction
-from indelible.store.journal.tool_ledger import RunChange, write_change
 
 _INSERT_SQLITE: Final = """
 INSERT INTO journal (chat_id, attempt_id, n, parts, at)
@@ -156,3 +163,51 @@ async def _refuse_different(transaction: Transaction, rows: Sequence[JournalRow]
         there = await transaction.one(_FIND_ROW, row.chat_id, row.attempt_id, row.n)
         if there["parts"] != row.parts:
             raise BadRows(f"Row {row.n} of the attempt {row.attempt_id} exists with other content.")
+
+
+_SETTLE: Final = """
+UPDATE tool_runs SET state = 'settled', result = $5, settled_at = $6
+WHERE chat_id = $1 AND turn_id = $2 AND step = $3 AND call_index = $4 AND state = 'started'
+"""
+
+
+_START: Final = """
+INSERT INTO tool_runs (chat_id, turn_id, step, call_index, attempt_id, call_id, name, arguments, state,
+    idempotency_key, started_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'started', $9, $10) ON CONFLICT DO NOTHING
+"""
+
+
+class RunKey(NamedTuple):
+    turn_id: str
+    step: int
+    call_index: int
+
+
+class RunStarted(NamedTuple):
+    key: RunKey
+    attempt_id: str
+    call_id: str
+    name: str
+    arguments: str
+    idempotency_key: str
+
+
+class RunSettled(NamedTuple):
+    key: RunKey
+    result: ToolResult
+
+
+RunChange = RunStarted | RunSettled
+
+
+async def write_change(transaction: Transaction, chat_id: str, change: RunChange, at: datetime) -> None:
+    """Record a change. Repeating it changes nothing: the response to its commit may have been lost."""
+    if isinstance(change, RunSettled):
+        await transaction.run(_SETTLE, chat_id, *change.key, encode(change.result), at)
+        if change.result.files:
+            await use_result_files(transaction, chat_id, change.result)
+        return
+    arguments = change.arguments.encode("utf-8", "replace")
+    started = (change.attempt_id, change.call_id, change.name, arguments, change.idempotency_key, at)
+    await transaction.run(_START, chat_id, *change.key, *started)

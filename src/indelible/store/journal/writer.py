@@ -40,8 +40,7 @@ from indelible.content.parts import merge_deltas
 from indelible.errors import LeaseLost, Shutdown
 from indelible.logs import get_logger
 from indelible.metrics import NO_METRICS, Metrics
-from indelible.store.journal.append import Appended, BadRows, JournalRow
-from indelible.store.journal.tool_ledger import RunChange
+from indelible.store.journal.append import Appended, BadRows, JournalRow, RunChange
 
 _log: Final = get_logger(__name__)
 _PART_OVERHEAD_BYTES: Final = 64

@@ -24,12 +24,11 @@ from indelible.errors import ChatNotFound
 from indelible.ids import is_id
 from indelible.machine.states import Status
 from indelible.store.commands.facts import load_end
-from indelible.store.commands.totals import Totals
 from indelible.store.database.transaction import Dialect, Row, Transaction, to_time
 from indelible.store.journal.pack import unpack_rows
-from indelible.store.queries.ancestors import load_ancestors
-from indelible.store.queries.history import load_shown_queue
+from indelible.store.queries.history import load_ancestors, load_shown_queue
 from indelible.store.queries.liveness import bind_ago, spell_status
+from indelible.store.usage import Totals
 
 _CHUNK_ROWS: Final = 1000
 _MESSAGE: Final = ("blocks", "reason", "provider", "model", "response_id", "continues_id")
@@ -127,17 +126,6 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     ref: str | None
     payload: Any
     at: datetime
-
-
-class AttemptName(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt, numbered by the store."""
-
-    chat_id: str
-    id: str
-    turn_id: str
-    step: int
-    number: int
-    epoch: int
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,13 @@ a client never meets an id that it was not given. Blocks and usage stay the JSON
 
 A page is read from its end upwards, so the end of a long conversation costs no more than that of a short one.
 
+A path may be ten thousand messages long, and nearly every query is about its end. So rows are fetched in chunks from
+the end upwards (`load_ancestors`); the caller stops when it has what it needs (tests/store/test_long_chats.py). A path
+ends with what people and the model both see last (`is_conversation`): a notice does not change whether the last reply
+is partial; nor does a summary, or the instruction to continue.
+
+The attempts of a chat include those that left nothing: the work itself writes these rows, so they always exist.
+
 Must stay true (tests/store/test_history.py): no hidden row is shown or named; a page is only shorter than `limit` if
 there are no more messages.
 """
@@ -12,21 +19,23 @@ there are no more messages.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from functools import cache
 from typing import Any, Final
 
 import msgspec
 
 from indelible.api.events import ShownMessage, ShownQueued
+from indelible.api.shapes import AttemptView
+from indelible.content import Usage
 from indelible.errors import ChatNotFound, NotFound
-from indelible.store.database.transaction import Row, Transaction, to_time
-from indelible.store.queries.ancestors import load_ancestors
+from indelible.store.database.transaction import Dialect, Row, Transaction, to_time
 
 _HIDDEN: Final = "model"
 _NANO: Final = 1_000_000_000
 _COLUMNS: Final = ("blocks", "reason", "continues_id", "model", "usage", "cost_nanousd", "timings", "created_at")
 _HEAD: Final = "SELECT head_id FROM chats WHERE id = $1"
-# The parent is looked up by its key; ancestors.py explains why.
+# The parent is looked up by its key; `_spell_ancestors` explains why.
 _SHOWN: Final = f"""
     SELECT m.id, m.parent_id, m.role, m.partial, {", ".join(f"m.{column}" for column in _COLUMNS)},
         (SELECT visibility FROM messages WHERE chat_id = $1 AND id = m.parent_id) AS parent_visibility
@@ -196,3 +205,101 @@ def _show(row: Row, parent_id: str | None, siblings: list[str] | msgspec.UnsetTy
         created_at=to_time(row["created_at"]),
         siblings=siblings,
     )
+
+
+_ATTEMPT_COLUMNS: Final = (
+    "id, turn_id, step, number, provider, model, outcome, error, usage, started_at, ended_at, last_n"
+)
+
+
+_NEWEST: Final = f"SELECT {_ATTEMPT_COLUMNS} FROM attempts WHERE chat_id = $1 ORDER BY id DESC LIMIT $2"
+
+
+_AFTER: Final = f"SELECT {_ATTEMPT_COLUMNS} FROM attempts WHERE chat_id = $1 AND id > $3 ORDER BY id LIMIT $2"
+
+
+_BEFORE: Final = f"SELECT {_ATTEMPT_COLUMNS} FROM attempts WHERE chat_id = $1 AND id < $3 ORDER BY id DESC LIMIT $2"
+
+
+async def load_attempts(
+    transaction: Transaction, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
+) -> list[AttemptView]:
+    """Newest first: the newest, those next older than `before`, or those next newer than `after`."""
+    if after is not None:
+        rows = (await transaction.all(_AFTER, chat_id, limit, after))[::-1]
+    elif before is None:
+        rows = await transaction.all(_NEWEST, chat_id, limit)
+    else:
+        rows = await transaction.all(_BEFORE, chat_id, limit, before)
+    return [_show_attempt(row) for row in rows]
+
+
+def _show_attempt(row: Row) -> AttemptView:
+    return AttemptView(
+        id=row["id"],
+        turn_id=row["turn_id"],
+        step=row["step"],
+        number=row["number"],
+        provider=row["provider"],
+        model=row["model"],
+        outcome=row["outcome"],
+        error=None if row["error"] is None else msgspec.json.decode(row["error"]),
+        usage=None if row["usage"] is None else msgspec.json.decode(row["usage"], type=Usage),
+        started_at=to_time(row["started_at"]),
+        ended_at=to_time(row["ended_at"]),
+        last_n=row["last_n"],
+    )
+
+
+_CHUNK: Final = 50
+
+
+_SHAPE: Final = ("id", "parent_id", "role", "visibility", "partial")
+
+
+async def load_ancestors(
+    transaction: Transaction, chat_id: str, start_id: str | None, *columns: str, chunk: int = _CHUNK
+) -> AsyncIterator[Row]:
+    """The rows from `start_id` up to the first message. `columns` are fetched in addition to those of the tree."""
+    sql = _spell_ancestors(columns, transaction.dialect)
+    while start_id is not None:
+        rows = await transaction.all(sql, chat_id, start_id, chunk)
+        for row in rows:
+            yield row
+        start_id = rows[-1]["parent_id"] if rows else None
+
+
+def is_conversation(row: Row) -> bool:
+    """Whether people and the model both see this message: it is no notice, no summary and no instruction."""
+    return bool(row["role"] != "notice" and row["visibility"] == "both")
+
+
+async def find_partial_reply(transaction: Transaction, chat_id: str, head_id: str | None) -> str | None:
+    """The partial reply that the path ends with; None if it ends with anything else."""
+    async for row in load_ancestors(transaction, chat_id, head_id):
+        if is_conversation(row):
+            return str(row["id"]) if row["role"] == "assistant" and row["partial"] else None
+    return None
+
+
+@cache
+def _spell_ancestors(columns: tuple[str, ...], dialect: Dialect) -> str:
+    """LATERAL makes PostgreSQL look up each parent by its key.
+
+    Otherwise, without statistics, it joins with all messages of the chat, and a connection keeps that plan when the
+    chat has become long. SQLite uses the key anyway, and has no LATERAL.
+    """
+    wanted = ", ".join((*_SHAPE, *columns))
+    parent = ", ".join(f"parent.{column}" for column in (*_SHAPE, *columns))
+    parents = "JOIN messages AS parent ON parent.chat_id = $1 AND parent.id = up.parent_id"
+    if dialect == "postgresql":
+        above = f"SELECT {wanted} FROM messages WHERE chat_id = $1 AND id = up.parent_id LIMIT 1"
+        parents = f"CROSS JOIN LATERAL ({above}) AS parent"
+    return f"""
+        WITH RECURSIVE up AS (
+            SELECT {wanted}, 1 AS depth FROM messages WHERE chat_id = $1 AND id = $2
+            UNION ALL
+            SELECT {parent}, up.depth + 1 FROM up {parents} WHERE up.depth < $3
+        )
+        SELECT {wanted} FROM up ORDER BY depth
+        """

@@ -2,11 +2,18 @@
 
 A page starts after the last chat of the page before, in the order of the list, so that a chat that moves up
 meanwhile is never shown twice; a cursor may also lead back. Renaming, labelling, pinning and the like move no chat
-(tests/app/test_acceptance_chats.py): only `updated_at` does, which store/commands/apply/change.py writes. A chat is
+(tests/app/test_acceptance_chats.py): only `updated_at` does, which store/commands/change.py writes. A chat is
 unread if a model has replied since the owner last read it.
 
 Every filter has an index: archived and pinned lead the one of the list, unread chats have one of their own, and labels
-are rows of their own (store/database/schema.sql). store/lists/search.py searches.
+are rows of their own (store/database/schema.sql). store/search.py searches.
+
+The owners of chats are here too. A program on one machine has one user and no login; a server's users come from logins
+(store/accounts.py). Both follow the same rule about names; no new one may look like another's (likeness.py), and the
+database decides, by a unique column (tests/store/test_user_names.py).
+
+An ephemeral chat was made for one turn of a program that did not want it stored. Its client deletes it; if that never
+happens, the workers' upkeep archives it: nothing is destroyed that a user may have begun to use (P10).
 """
 
 from __future__ import annotations
@@ -18,10 +25,14 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from indelible.api.shapes import ChatSummary
-from indelible.store.commands.totals import Totals
+from indelible.api.inputs import check_user_name
+from indelible.api.shapes import ChatSummary, UserRole
+from indelible.errors import Invalid
+from indelible.ids import is_id, new_id
 from indelible.store.database.transaction import Dialect, Row, Transaction, clean_label, to_time
+from indelible.store.queries.likeness import find_likeness, remove_disguise
 from indelible.store.queries.liveness import BUSY_STATUSES, PENDING, bind_ago, spell_ago, spell_status, spell_unheld
+from indelible.store.usage import Totals
 
 _STUCK_AFTER: Final = 10
 _STALE: Final = """
@@ -218,3 +229,66 @@ def _summarise(row: Row) -> ChatSummary:
 async def find_stale(transaction: Transaction, updated_before: datetime, limit: int) -> list[str]:
     """Chats in which nothing was said since then and that can be archived."""
     return [row["id"] for row in await transaction.all(_STALE, updated_before, limit)]
+
+
+_LEFT: Final = f"""
+    SELECT p.chat_id FROM ephemeral_chats AS p JOIN chats AS c ON c.id = p.chat_id
+    WHERE c.updated_at < $1 AND c.status NOT IN {BUSY_STATUSES} AND NOT c.pinned AND NOT c.archived
+        AND (SELECT count(*) FROM turns WHERE chat_id = c.id) < 2
+    ORDER BY c.updated_at LIMIT $2
+    """
+
+
+async def find_left(transaction: Transaction, updated_before: datetime, limit: int) -> list[str]:
+    """Ephemeral chats whose one turn ended before this time."""
+    return [row["chat_id"] for row in await transaction.all(_LEFT, updated_before, limit)]
+
+
+_OWNER: Final = "SELECT owner_id FROM chats WHERE id = $1"
+
+
+_NEW_USER: Final = """
+    INSERT INTO users (id, name, role, created_at, likeness) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING
+    """
+
+
+_ALIKE: Final = "SELECT name FROM users WHERE likeness = $1"
+
+
+_USER: Final = "SELECT id FROM users WHERE name = $1"
+
+
+async def find_owner(transaction: Transaction, chat_id: str) -> str | None:
+    """The owner of this chat; None if it does not exist. `chat_id` may be any text."""
+    row = await transaction.one(_OWNER, chat_id) if is_id(chat_id) else None
+    return None if row is None else str(row["owner_id"])
+
+
+async def find_user(transaction: Transaction, name: str) -> str | None:
+    """The id of the user with this name. None if a new user may have the name; `Invalid` if not."""
+    row = await transaction.one(_USER, name)
+    if row is None:
+        check_user_name(name)
+    return None if row is None else str(row["id"])
+
+
+async def ensure_user(transaction: Transaction, name: str) -> str:
+    """The id of the user with this name, who is created if missing. Concurrent calls get the same id."""
+    found = await find_user(transaction, name)
+    if found is None:
+        await insert_user(transaction, name, "user", await transaction.now())
+        found = str((await transaction.one(_USER, name))["id"])
+    return found
+
+
+async def insert_user(transaction: Transaction, name: str, role: UserRole, now: datetime) -> None:
+    """Create a user with a checked name, unless there is one with this name.
+
+    Raises `Invalid` if it looks like another user's.
+    """
+    likeness, disguised = find_likeness(name), remove_disguise(name)
+    if disguised == likeness or await transaction.one(_ALIKE, disguised) is None:
+        await transaction.run(_NEW_USER, new_id("user"), name, role, now, likeness)
+    if await transaction.one(_USER, name) is None:
+        other = await transaction.one(_ALIKE, likeness) or await transaction.one(_ALIKE, disguised)
+        raise Invalid(f"The name {name} looks like that of the user {other['name']}. Choose another.")

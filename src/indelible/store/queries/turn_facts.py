@@ -22,7 +22,7 @@ import msgspec
 from indelible.errors import ChatNotFound, NotFound
 from indelible.ids import is_id
 from indelible.store.database.transaction import Dialect, Row, Transaction, to_time
-from indelible.store.queries.ancestors import load_ancestors
+from indelible.store.queries.history import load_ancestors
 from indelible.store.queries.liveness import bind_ago, spell_status
 
 _NEAR: Final = 16

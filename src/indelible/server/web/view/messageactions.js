@@ -99,7 +99,7 @@ export class MessageActions {
     if (chat) void this.toasts.attempt(() => this.api.continueReply(chat.id));
   }
 
-  /** Whether the last question has no visible reply, or one that only a retry continues (store/commands/apply/texts.py). */
+  /** Whether the last question has no visible reply, or one that only a retry continues (store/commands/change.py). */
   get canRetry() {
     const last = this.store.state.chat?.messages.findLast(({ role }) => role === "user" || role === "assistant");
     return last?.role === "user" || last?.reason === "max_steps" || (last?.reason === "length" && !last.partial); // it has only thought

@@ -6,6 +6,10 @@ that was never answered, the model would take the next question for the continua
 A call is never separated from its results (rule 10.2): a switch to the message that made a call, or a copy up to it,
 includes the results that follow, so that the model never reads that a tool did not run although it did.
 
+Whether a chat still names a file is read here, too, and whether people see it there: a chat's use of a file is one row,
+however often the file is named. The rows are found by the file's id in their bytes, and then read: a text that quotes
+the id names no file (tests/files/test_file_uses.py).
+
 Must stay true (tests/store/test_branches.py): a branch leads to a message that people see and that no other one
 follows; results come along, also those that a client submitted later.
 """
@@ -18,12 +22,12 @@ from typing import Final
 import msgspec
 
 from indelible.api.events import MessageTree, TreeItem
-from indelible.content import decode_blocks
-from indelible.content.blocks import text_of
+from indelible.content import decode_blocks, decode_part
+from indelible.content.blocks import Block, File, ToolResult, text_of
 from indelible.errors import ChatNotFound
 from indelible.machine.states import Destination
 from indelible.store.database.transaction import Dialect, Row, Transaction, to_time
-from indelible.store.queries.history import find_visible
+from indelible.store.queries.history import find_visible, load_ancestors
 
 _TEXT_CHARS: Final = 80
 _ROWS_AT_ONCE: Final = 200
@@ -42,7 +46,7 @@ _TREE: Final = """
 
 @cache
 def _spell_below(dialect: Dialect) -> str:
-    """LATERAL makes PostgreSQL look up children by their index; ancestors.py explains why."""
+    """LATERAL makes PostgreSQL look up children by their index; history.py explains why."""
     children = "JOIN messages AS child ON child.parent_id = below.id AND child.chat_id = $1"
     if dialect == "postgresql":
         found = "SELECT id, parent_id, visibility, created_at FROM messages WHERE parent_id = below.id AND chat_id = $1"
@@ -135,3 +139,70 @@ def _skip_hidden(item: TreeItem, hidden: dict[str, str | None]) -> TreeItem:
     while parent_id in hidden:
         parent_id = hidden[parent_id]
     return item if parent_id == item.parent_id else msgspec.structs.replace(item, parent_id=parent_id)
+
+
+_SHOWN: Final = "SELECT id, blocks AS content FROM messages WHERE chat_id = $1 AND visibility <> 'model' AND {found}"
+
+
+_ALL: Final = "SELECT blocks AS content FROM messages WHERE chat_id = $1 AND {found}"
+
+
+_QUEUED: Final = "SELECT content FROM queue WHERE chat_id = $1 AND {found}"
+
+
+_SHOWN_RESULTS: Final = "SELECT result AS content FROM tool_runs WHERE chat_id = $1 AND {found}"
+
+
+_RUNNING: Final = f"""
+{_SHOWN_RESULTS} AND turn_id IN (SELECT id FROM turns WHERE chat_id = $1 AND ended_at IS NULL)
+"""
+
+
+_PATH_CHUNK: Final = 1000
+
+
+async def is_file_shown(transaction: Transaction, chat_id: str, file_id: str) -> bool:
+    """Whether the active branch shows people the file: in a message, or in the result of a tool of the running turn."""
+    shown_in = {row["id"] for row in await _find_naming(transaction, chat_id, file_id, _SHOWN)}
+    if shown_in:
+        head = await transaction.one(_HEAD, chat_id)
+        async for row in load_ancestors(transaction, chat_id, head and head["head_id"], chunk=_PATH_CHUNK):
+            if row["id"] in shown_in:
+                return True
+    return bool(await _find_naming(transaction, chat_id, file_id, _RUNNING))
+
+
+async def is_file_named(transaction: Transaction, chat_id: str, file_id: str) -> bool:
+    """Whether anything in this chat names the file: a message, a queued one, or the result of a tool."""
+    for place in (_QUEUED, _ALL, _SHOWN_RESULTS):
+        if await _find_naming(transaction, chat_id, file_id, place):
+            return True
+    return False
+
+
+def find_file_ids(blocks: list[Block]) -> set[str]:
+    """The stored files that these blocks name, in results of tools too."""
+    found = [block for block in blocks if isinstance(block, File)]
+    found += [file for block in blocks if isinstance(block, ToolResult) for file in block.files]
+    return {file.file_id for file in found if file.file_id is not None}
+
+
+async def _find_naming(transaction: Transaction, chat_id: str, file_id: str, place: str) -> list[Row]:
+    """The rows of this place whose content names the file."""
+    rows = await transaction.all(_spell(place, transaction.dialect), chat_id, file_id.encode())
+    return [row for row in rows if file_id in find_file_ids(_decode(row["content"]))]
+
+
+@cache
+def _spell(place: str, dialect: Dialect) -> str:
+    """Bytes are searched by another function on each database."""
+    column = "blocks" if "messages" in place else "result" if "tool_runs" in place else "content"
+    found = f"instr({column}, $2) > 0" if dialect == "sqlite" else f"position(CAST($2 AS BYTEA) IN {column}) > 0"
+    return place.format(found=found)
+
+
+def _decode(content: bytes) -> list[Block]:
+    if content.startswith(b"["):
+        return decode_blocks(content)
+    result = decode_part(content)
+    return [result] if isinstance(result, ToolResult) else []

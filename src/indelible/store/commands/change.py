@@ -4,25 +4,30 @@ The chat's row stays in memory and is written once, at the end, because the sche
 statement; the row and its events are in the same transaction as everything else. Only this module numbers events: it
 holds the chat's lock, so their numbers have neither gaps nor races.
 
+Below are the texts that the store itself writes into a conversation or a chat's error; a worker's own come with its
+command.
+
 Must stay true (tests/store/test_conformance.py): `seq` of the row is the number of its last event.
 
-The effects are in chat.py, history.py, turns.py and queue.py; execute.py applies them in order.
+The effects are in chat.py, history.py and turns.py; execute.py applies them in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
+
+from msgspec.structs import replace
 
 from indelible.api.events import EventKind
-from indelible.content import Message, ToolCall, encode
+from indelible.content import Block, Message, Text, ToolCall, encode
 from indelible.machine import effects
 from indelible.machine.states import Snapshot, Status
-from indelible.store.commands.totals import Totals
 from indelible.store.database.transaction import Row, Transaction, insert, update
 from indelible.store.outcome import AttemptName, Outcome
 from indelible.store.payloads import Payload
+from indelible.store.usage import Totals
 
 
 class ChatChange:
@@ -143,3 +148,52 @@ class ChatChange:
 
 Handlers = Mapping[type[effects.Effect], Callable[[ChatChange, Any], Awaitable[None]]]
 """The handler of each kind of effect; each module of this package has those for its part of a chat."""
+
+
+NOTICES: Final[dict[effects.NoticeKind, str]] = {
+    "stopped": "Stopped by you.",
+    "failed": "The reply failed.",
+    "crashed": "The reply failed: the server crashed too often while writing it. The partial reply is saved.",
+    "empty": "The model returned nothing.",
+    "compacted": "The conversation was summarised for the model. Everything above stays as it is for you.",
+    "length": "The reply reached its length limit. Continue resumes it; without any words yet, Retry asks again.",
+    "content_filter": "The provider's content filter ended the reply.",
+    "max_steps": "The reply reached the maximum number of steps. Retry to continue.",
+}
+
+
+ERRORS: Final[dict[effects.NoticeKind, dict[str, Any]]] = {
+    "failed": {"kind": "unknown", "message": NOTICES["failed"]},
+    "crashed": {"kind": "crashed", "message": NOTICES["crashed"]},
+}
+
+
+CONTINUE: Final = "Your last message was cut off. Go on exactly where it ends, without repeating any of it."
+
+
+ANSWERS: Final[dict[effects.AnswerReason, str]] = {
+    "cancelled": "Cancelled: the user continued without the result of this call.",
+    "expired": "Expired: nobody gave the result of this call in time.",
+}
+
+
+def name_notice(text: Text, kind: effects.NoticeKind) -> Text:
+    """The text of a notice, with what it tells of."""
+    return replace(text, metadata={"notice": kind})
+
+
+_OLD_NOTICES: Final[dict[str, effects.NoticeKind]] = {
+    "Stopped by you.": "stopped",
+    "The reply reached its length limit": "length",
+}
+
+
+def recover_notice(blocks: Sequence[Block], *, has_failed: bool) -> list[Block]:
+    """The blocks of a notice from before notices had a kind: some follow from their sentence, once (migration 0019)."""
+    match blocks:
+        case [Text(metadata=None) as first, *rest]:
+            found = (kind for known, kind in _OLD_NOTICES.items() if first.text.startswith(known))
+            kind = "failed" if has_failed else next(found, None)
+            return [first if kind is None else name_notice(first, kind), *rest]
+        case _:
+            return list(blocks)

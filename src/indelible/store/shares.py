@@ -1,29 +1,41 @@
-"""Shares: who else may read a chat. One statement decides each question.
+"""Shares: who else may read a chat; and the secrets that we make. One statement decides each question.
 
 The owner of the chat is checked in the transaction that writes, so a share can only be made or removed by them.
+
+Secrets are tokens, session ids and keys of links: 256 random bits each; the store keeps the hash alone. The first
+characters name the kind, so that a leaked secret is recognised, by people and by scanners of repositories.
+`PREFIX_LENGTH` characters of a token may be shown: 24 bits of it, so that its user knows which one it is.
+
+Must stay true (tests/store/test_accounts.py): every method below, on both databases.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import secrets
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from indelible.api.shapes import ChatSummary, Link, Share
 from indelible.clock import Clock
 from indelible.errors import ChatNotFound, Invalid, NotFound
 from indelible.ids import is_id, new_id
-from indelible.store.accounts.secrets import hash_secret, new_secret
 from indelible.store.database.transaction import Database, Row, Transaction, clean_label, insert, to_time
-from indelible.store.queries.listing import load_summary
-from indelible.store.queries.users import find_owner
+from indelible.store.queries.listing import find_owner, load_summary
 
 _SHARE: Final = "SELECT s.id, u.name, s.created_at FROM shares AS s LEFT JOIN users AS u ON u.id = s.user_id"
+
+
 _ACTIVE: Final = "SELECT id FROM users WHERE name = $1 AND disabled_at IS NULL"
 """Whoever shares a chat learns no difference between a user who is disabled and none."""
+
+
 _SHARED: Final = """
     SELECT c.id FROM shares AS s JOIN chats AS c ON c.id = s.chat_id WHERE s.user_id = $1
     ORDER BY c.updated_at DESC, c.id DESC LIMIT $2
     """
+
 
 _OF_FILE: Final = """
     SELECT s.id, s.chat_id, c.owner_id FROM file_uses AS f
@@ -159,3 +171,28 @@ async def _check_owner(transaction: Transaction, chat_id: str, owner_id: str) ->
 
 def _read_share(row: Row) -> Share:
     return Share(id=row["id"], user=row["name"], created_at=to_time(row["created_at"]))
+
+
+SecretKind = Literal["token", "session", "link"]
+
+
+_MARKS: Final[dict[SecretKind, str]] = {"token": "idt_", "session": "ids_", "link": "idl_"}
+
+
+PREFIX_LENGTH: Final = 8
+
+
+def new_secret(kind: SecretKind) -> str:
+    return _MARKS[kind] + secrets.token_urlsafe(32)
+
+
+def hash_secret(secret: str, *, bound_to: str = "") -> bytes:
+    """What is stored. Any text has a hash, also one that cannot be a secret of ours.
+
+    With `bound_to`, the hash is keyed with that text. Hashing the two joined would not be enough: a client that knows
+    both could send them as one secret, and would no longer depend on the text.
+    """
+    written = secret.encode("utf-8", "surrogatepass")
+    if bound_to:
+        return hmac.digest(bound_to.encode("utf-8", "surrogatepass"), written, "sha256")
+    return hashlib.sha256(written).digest()

@@ -7,22 +7,29 @@ the tokens were paid for. A day is one of UTC, and an attempt belongs to the day
 A user's turns may end at the same moment in many chats, and a row can only be written by one transaction at a time,
 until its commit is on disk. So a day has `SHARDS` rows, chosen by the chat; whoever reads adds them up.
 
+A chat's own totals are the sum over all its messages, of every branch (rule 10.7). They are in the chat's row and
+written in the transaction that writes the message, so a list or a snapshot reads them at no cost. A reply that another
+process ended from the journal may get its numbers later, from the worker that knows them; they are added at that time.
+A fork has copies of messages, and their sum. What is not known does not count:
+a total is None only if nothing is known.
+
 Must stay true (tests/store/test_usage_by_day.py): the sums of the days are the sums of the attempts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import date, datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 from zlib import crc32
 
 import msgspec
 
+from indelible.api.inputs import LONGEST_USER_NAME
 from indelible.api.shapes import UsageDay
-from indelible.content import Usage
+from indelible.content import Usage, encode
 from indelible.errors import NotFound
-from indelible.store.database.transaction import Transaction, clean_label, to_utc
-from indelible.store.queries.users import LONGEST_USER_NAME
+from indelible.store.database.transaction import Row, Transaction, clean_label, to_utc, update
 
 SHARDS: Final = 8
 _NANO: Final = 1_000_000_000
@@ -106,3 +113,41 @@ async def load_usage(
 def _to_dollars(cost_nanousd: int, tokens: int) -> float | None:
     """A sum of 0 for tokens is a sum of unknown costs, or of a model whose price is 0: a sum does not tell which."""
     return None if tokens and not cost_nanousd else cost_nanousd / _NANO
+
+
+class Totals(NamedTuple):
+    """The columns `usage` and `cost_nanousd`, of one message or of all of them together."""
+
+    usage: Usage | None = None
+    cost_nanousd: int | None = None
+
+    @classmethod
+    def read(cls, row: Row | dict[str, Any]) -> Self:
+        usage = row["usage"]
+        return cls(None if usage is None else msgspec.json.decode(usage, type=Usage), row["cost_nanousd"])
+
+    @property
+    def cost_usd(self) -> float | None:
+        return None if self.cost_nanousd is None else self.cost_nanousd / _NANO
+
+    def plus(self, usage: Usage | None, cost_nanousd: int | None) -> Totals:
+        total = self.usage if usage is None or self.usage is None else self.usage + usage
+        cost = self.cost_nanousd if cost_nanousd is None else (self.cost_nanousd or 0) + cost_nanousd
+        return Totals(total or usage, cost)
+
+    def to_columns(self) -> dict[str, Any]:
+        return {"usage": None if self.usage is None else encode(self.usage), "cost_nanousd": self.cost_nanousd}
+
+
+def add_up(rows: Iterable[Row | dict[str, Any]]) -> Totals:
+    """The totals of these messages."""
+    totals = Totals()
+    for row in rows:
+        totals = totals.plus(*Totals.read(row))
+    return totals
+
+
+async def add_to_chat(transaction: Transaction, chat_id: str, usage: Usage | None, cost_nanousd: int | None) -> None:
+    """Add to the totals of a chat whose row is locked, outside a change."""
+    row = await transaction.one("SELECT usage, cost_nanousd FROM chats WHERE id = $1", chat_id)
+    await update(transaction, "chats", Totals.read(row).plus(usage, cost_nanousd).to_columns(), id=chat_id)

@@ -1,4 +1,4 @@
-"""Users, their tokens and sessions. Shares are in sql_shares.py.
+"""Users, their tokens and sessions. Shares are in shares.py.
 
 A secret is returned once, by the method that makes it, and is nowhere else. Whatever takes a right away (revoking a
 token, ending a session, disabling a user, deleting a share) calls `on_changed` with the user's id after the commit, so
@@ -22,14 +22,14 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 import msgspec
 
+from indelible.api.inputs import LONGEST_USER_NAME, check_user_name
 from indelible.api.shapes import LoginMethod, Scope, TokenInfo, UserRole
 from indelible.clock import Clock
 from indelible.errors import Invalid, NotFound
 from indelible.ids import is_id, new_id
-from indelible.store.accounts.secrets import PREFIX_LENGTH, hash_secret, new_secret
-from indelible.store.accounts.sql_shares import ignore, load_all, load_one
 from indelible.store.database.transaction import Database, Row, Transaction, clean_label, insert, to_time
-from indelible.store.queries.users import LONGEST_USER_NAME, check_user_name, insert_user
+from indelible.store.queries.listing import insert_user
+from indelible.store.shares import PREFIX_LENGTH, hash_secret, ignore, load_all, load_one, new_secret
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):

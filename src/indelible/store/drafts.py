@@ -2,7 +2,7 @@
 
 Neither is a command: nothing about the conversation changes, no event is written, and `updated_at` stays. Readers of
 lists are told all the same, by a hint after the commit. The owner's read mark is in the chat's row. It only moves
-forward, and a message of the user's own moves it too (store/commands/apply/history.py). A draft of the chat that does
+forward, and a message of the user's own moves it too (store/commands/history.py). A draft of the chat that does
 not exist yet (`new`) has a table of its own.
 
 Must stay true (tests/store/test_marks.py): a mark never goes back and never beyond the chat's last event; a draft is
@@ -22,7 +22,7 @@ from indelible.errors import ChatNotFound
 from indelible.ids import is_id
 from indelible.store.database.transaction import Transaction, to_time, upsert
 from indelible.store.outcome import Outcome
-from indelible.store.queries.users import find_owner
+from indelible.store.queries.listing import find_owner
 
 _MARK: Final = """
     UPDATE chats SET last_read_seq = CASE WHEN CAST($3 AS BIGINT) < seq THEN CAST($3 AS BIGINT) ELSE seq END

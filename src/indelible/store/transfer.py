@@ -39,9 +39,9 @@ from indelible.content.messages import extract_title
 from indelible.errors import ChatNotFound, Invalid, NotFound
 from indelible.ids import new_id
 from indelible.machine.states import Status
-from indelible.store.commands.apply.files import use_files
-from indelible.store.commands.apply.texts import recover_notice
+from indelible.store.commands.change import recover_notice
 from indelible.store.commands.fork import insert_copies
+from indelible.store.commands.history import use_files
 from indelible.store.database.transaction import Transaction, to_time, to_utc
 from indelible.store.outcome import Outcome
 from indelible.store.payloads import ChatPatch

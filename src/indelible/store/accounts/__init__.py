@@ -1,1 +1,0 @@
-"""Users, their tokens and sessions, and who else may read a chat."""

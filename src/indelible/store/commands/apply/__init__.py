@@ -1,1 +1,0 @@
-"""Applying the result of `decide`: effects become rows and events, one module per part of a chat."""

@@ -1,1 +1,0 @@
-"""What a user's list of chats needs: search, read marks, drafts, usage by day, and chats as files."""
