@@ -28,13 +28,13 @@ AT_MOST: Final[Mapping[str, float]] = {
     "modules": 412,
     "lines": 62_100,
     "lines of the largest module": 500,
-    "modules under 40 lines": 82,
+    "modules under 40 lines": 79,
     "preamble, % of all lines": 16.9,
     "modules in circles, with imports inside functions": 2,
     "modules in circles, with those for type checkers too": 10,
 }
 """Rounded a little: a mend of ten lines needs no new figures."""
-AT_LEAST: Final[Mapping[str, float]] = {"median of lines": 126}
+AT_LEAST: Final[Mapping[str, float]] = {"median of lines": 132}
 SLACK: Final = 0.03
 """So much better than its bound a figure may be before somebody has to write it down."""
 

@@ -1,7 +1,7 @@
 """Asks a server, and writes down what it answers: the status, the headers that clients read, and the body.
 
-With `is_shape`, only this is recorded of a success: the fields and types of its JSON, the kinds of its events, the
-first line of its HTML. A problem is always recorded as it is, because its words are for people.
+With `is_shape`, only this is recorded of a success: the fields and types of its JSON, its first and its last
+event, the first line of any other text. A problem is always recorded as it is, because its words are for people.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.support.waiting import deadline
 _HEADERS: Final = ("allow", "content-type", "location", "retry-after")
 _LONGEST: Final = 450
 _UUID: Final = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
-_DATA: Final = re.compile(r"^(?:data|id): .*\n", re.MULTILINE)
+_EVENT: Final = re.compile(r"^event: (\w+)", re.MULTILINE)
 
 Ask = Callable[..., Coroutine[Any, Any, Any]]
 
@@ -57,8 +57,14 @@ class Asking:
             value = json.loads(text)
             return self._placeholders.write_json(show_shape(value) if is_shape else value)
         if is_shape:
-            text = text.partition("\n")[0] if content_type == "text/html" else _DATA.sub("", text)
+            text = _show_events(text) if content_type == "text/event-stream" else text.partition("\n")[0]
         return self._placeholders.put_into(text)
+
+
+def _show_events(text: str) -> str:
+    """How many there are between is up to the pace of the reader."""
+    kinds = _EVENT.findall(text)
+    return f"{kinds[0]} … {kinds[-1]}"
 
 
 def show_shape(value: Any) -> Any:

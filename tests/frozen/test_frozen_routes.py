@@ -15,7 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.frozen.recorded_answers import Ask, Asking
 from tests.frozen.recording import compare
 from tests.support.app_harness import AppHarness
-from tests.support.running_server import say, say_half
+from tests.support.json_client import JsonClient
+from tests.support.running_server import has_text, read_until, say, say_half
 from tests.support.waiting import poll_until
 
 from indelible.content import ToolSpec
@@ -42,7 +43,7 @@ _CALL: Final[list[Step]] = [parts.tool_call("call_1", "ask", "{}"), parts.finish
 _NOT_THERE: Final = f"{API}/chats/chat_0000000000000000000000000A"
 
 
-async def walk_conversation(ask: Ask) -> tuple[str, str]:
+async def walk_conversation(ask: Ask, client: JsonClient) -> tuple[str, str]:
     """A chat with a reply, a queue and branches; the chat and its first message."""
     await ask("POST", f"{API}/chats", {"message": "Is it raining?", "title": "Rain"}, headers=_STREAM)
     listed = await ask("GET", f"{API}/chats")
@@ -61,6 +62,8 @@ async def walk_conversation(ask: Ask) -> tuple[str, str]:
     await ask("POST", f"{one}/branch", {"message_id": first, "exact": True})
     await ask("POST", f"{one}/continue", {})
     await ask("POST", f"{one}/messages", {"content": [{"type": "text", "text": "And in Bergen?"}], "model": "scripted"})
+    chat_id = one.rpartition("/")[2]
+    await read_until(client, chat_id, has_text("Bergen"))
     again = {"idempotency-key": "one"}
     waiting = await ask("POST", f"{one}/messages", {"text": "And in Oslo?", "if_busy": "queue"}, headers=again)
     await ask("POST", f"{one}/messages", {"text": "And in Oslo?", "if_busy": "queue"}, headers=again)
@@ -71,6 +74,7 @@ async def walk_conversation(ask: Ask) -> tuple[str, str]:
     await ask("PATCH", queued, {"text": "And in Rome?"})
     await ask("POST", f"{one}/retry")
     await ask("POST", f"{queued}/promote")
+    await read_until(client, chat_id, has_text("Rome"))
     await ask("POST", f"{one}/messages", {"text": "And then?"})
     left = await ask("GET", f"{one}/queue")
     for item in left["items"]:
@@ -303,7 +307,7 @@ async def test_our_own_routes_answer_what_is_recorded(engine: AsyncEngine) -> No
         ask = asking.ask
         for path in ("/healthz", "/readyz", "/login/methods", f"{API}/models", f"{API}/session", "/web/routes.json"):
             await ask("GET", path)
-        one, first = await walk_conversation(ask)
+        one, first = await walk_conversation(ask, server.client)
 
         async def is_recorded() -> bool:
             return bool((await server.client.list_runs(one.rpartition("/")[2]))["items"])

@@ -28,6 +28,7 @@ import msgspec
 
 from indelible.api.events import EventBody, EventKind, FeedEvent
 from indelible.clock import Clock, SystemClock
+from indelible.content import encode
 from indelible.errors import REFUSALS, IndelibleError, Invalid, NotAllowed, NotFound, Refused
 from indelible.files.protocol import CHUNK_BYTES
 from indelible.models.http.sse import EventTooLarge, SseDecoder
@@ -103,19 +104,26 @@ class HttpTransport:
         return await self._request("GET", path, bytes, params=_write_query(query))
 
     async def write(
-        self, result_type: type[T], method: str, path: str, body: Mapping[str, Any] | bytes | None = None
+        self,
+        result_type: type[T],
+        method: str,
+        path: str,
+        body: msgspec.Struct | Mapping[str, Any] | bytes | None = None,
     ) -> T:
-        """POST, PUT or PATCH of an object. A None is left out, except of a PATCH: it clears.
+        """POST, PUT or PATCH of an object. A None of a mapping is left out, except of a PATCH: it clears.
 
         JSON as bytes may be large: the server is asked before it is sent.
         """
         headers = {"Idempotency-Key": str(uuid.uuid4())}
+        sent: dict[str, Any] = {}
         if isinstance(body, bytes):
-            sent: dict[str, Any] = {"open_body": partial(BytesIO, body), "expect100": True}
+            sent = {"open_body": partial(BytesIO, body), "expect100": True}
+        elif body is not None:
+            if isinstance(body, Mapping) and method != "PATCH":
+                body = _leave_out_none(body)
+            sent = {"data": encode(body)}
+        if sent:
             headers["Content-Type"] = "application/json"
-        else:
-            given = body or {}
-            sent = {"json": given if method == "PATCH" else _leave_out_none(given)}
         return await self._request(method, path, partial(_decode, result_type), headers=headers, **sent)
 
     async def delete(self, path: str) -> None:

@@ -6,23 +6,23 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Request
-from starlette.responses import Response
+from starlette.requests import Request
 
 from indelible.feed import Reader
 from indelible.server.access.revocation import OpenRequest
 from indelible.server.dependencies import Reads, ReadyState, ServerState
 from indelible.server.limits.feed_slots import WithSlot
+from indelible.server.router import HEADER, Router
+from indelible.server.routes.operations import PREFIX
 from indelible.server.streaming.sse import FeedResponse
 from indelible.service.access import Identity
 from indelible.service.chats import LocalService
 
-router = APIRouter(tags=["feed"])
+router = Router(prefix=PREFIX, tag="chats")
 
 
 @router.get(
     "/chats/{chat_id}/events",
-    response_class=Response,
     responses={200: {"content": {"text/event-stream": {}}, "description": "Events; see docs/feed.md."}},
 )
 async def stream_events(
@@ -32,7 +32,7 @@ async def stream_events(
     service: Reads,
     *,
     after: str | None = None,
-    last_event_id: Annotated[str | None, Header()] = None,
+    last_event_id: Annotated[str | None, HEADER] = None,
 ) -> WithSlot:
     """Stream the chat's events (SSE). Without a cursor: a snapshot, then new events. `after=start`: all events."""
     return answer_feed(request, state, service, chat_id, last_event_id or after)
