@@ -20,7 +20,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from inspect import signature
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, get_type_hints
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, cast, get_type_hints
 from urllib.parse import quote
 
 from msgspec.structs import replace
@@ -43,12 +43,10 @@ _BYTES: Final = "application/octet-stream"
 _LONGEST_WAIT_S: Final = 60.0
 """The longest that the server waits for the end of a turn in one request."""
 P = ParamSpec("P")
-R = TypeVar("R")
+C = TypeVar("C", bound=Coroutine[Any, Any, Any])
 
 
-def remote(
-    declared: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
-) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
+def remote(declared: Callable[Concatenate[Any, P], C]) -> Callable[Concatenate[Any, P], C]:
     """The method that asks the route of a use case (api/operations.py). Type checkers see its declared signature."""
     operation: Operation = vars(declared)["operation"]
     _, *names = signature(declared).parameters
@@ -67,7 +65,7 @@ def remote(
         return await service.http.write(kind, operation.method, path, given.get("body"))
 
     ask.__name__, ask.__doc__ = declared.__name__, declared.__doc__
-    return ask
+    return cast("Callable[Concatenate[Any, P], C]", ask)
 
 
 class _Remote:
