@@ -28,7 +28,7 @@ AT_MOST: Final[Mapping[str, float]] = {
     "modules": 412,
     "lines": 62_100,
     "lines of the largest module": 500,
-    "modules under 40 lines": 79,
+    "modules under 40 lines": 80,
     "preamble, % of all lines": 16.9,
     "modules in circles, with imports inside functions": 2,
     "modules in circles, with those for type checkers too": 10,

@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import date
-from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
 from msgspec import Meta
 
@@ -77,6 +77,8 @@ from indelible.api.shapes import (
 )
 from indelible.concurrency.readings import Readings
 
+PREFIX: Final = "/api/v1"
+"""The paths of all routes begin so."""
 MAX_PAGE = 200
 """The maximum number of items on a page."""
 PageLimit = Annotated[int, Meta(ge=1, le=MAX_PAGE)]

@@ -27,6 +27,7 @@ import aiohttp
 import msgspec
 
 from indelible.api.events import EventBody, EventKind, FeedEvent
+from indelible.api.operations import PREFIX
 from indelible.clock import Clock, SystemClock
 from indelible.content import encode
 from indelible.errors import REFUSALS, IndelibleError, Invalid, NotAllowed, NotFound, Refused
@@ -35,7 +36,6 @@ from indelible.models.http.sse import EventTooLarge, SseDecoder
 
 T = TypeVar("T")
 
-_PREFIX: Final = "/api/v1"
 _FIRST_BACK_OFF_S: Final = 0.05
 _LONGEST_BACK_OFF_S: Final = 2.0
 _FEED_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=45)
@@ -273,7 +273,7 @@ class HttpTransport:
         session = self._require_session()
         try:
             # A redirected POST would become a GET, without its body.
-            url = f"{self._url}{_PREFIX}{path}"
+            url = f"{self._url}{PREFIX}{path}"
             async with session.request(method, url, allow_redirects=False, **more) as response:
                 self._responses.add(response)
                 try:
@@ -291,7 +291,7 @@ class HttpTransport:
         if 300 <= response.status < 400:
             asked = str(response.url)
             target = urljoin(asked, response.headers.get("Location", ""))
-            target = target.removesuffix(asked[asked.index(_PREFIX) :])
+            target = target.removesuffix(asked[asked.index(PREFIX) :])
             raise ServerFailed(f"{self._url} redirects to {target}: use that URL.")
 
     def _doubt(self, response: aiohttp.ClientResponse, found: str) -> ServerFailed:

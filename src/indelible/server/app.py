@@ -39,7 +39,12 @@ from indelible.server.openapi_document import write_document
 from indelible.server.problem_details import add_problem_handlers
 from indelible.server.prometheus import PrometheusMetrics
 from indelible.server.router import Router
-from indelible.server.routes import debug, feed, files, health, lists, operations, session, shared_links
+from indelible.server.routes import debug, lists, shared_links  # noqa: F401  (they add to the router)
+from indelible.server.routes.feed import router as feed_router
+from indelible.server.routes.files import router as file_router
+from indelible.server.routes.health import health
+from indelible.server.routes.operations import router
+from indelible.server.routes.session import router as session_router
 from indelible.server.streaming.sse import DEFAULT_PACE, Pace
 from indelible.server.wires import routes as wires
 from indelible.server.wires.openai.error_middleware import OpenAIErrors
@@ -50,8 +55,8 @@ from indelible.tools.toolset import AnyTool, name_of
 
 own: Final = Router()
 """The routes of our own API. They depend on no setting, so all servers of a process share them."""
-for each in (operations, feed, debug, lists, files, session, shared_links, health):
-    own.include(each.router)
+for each in (router, feed_router, file_router, session_router, health):
+    own.include(each)
 _ALSO: Final = (ChatFile, RunTree, WholeRun)
 """The types of responses that are not sent by the router."""
 _WEB: Final = Path(__file__).parent / "web"
@@ -158,7 +163,7 @@ class Server:
             self.server_state.app.feed.close()
 
     def _make_application(self) -> Starlette:
-        routes: list[BaseRoute] = [health.router]
+        routes: list[BaseRoute] = [health]
         if not self.only_health:
             routes = [own, wires.router, self._make_pages(), Mount("/web", _WebFiles(directory=_WEB), name="web")]
             if self.settings.oidc_issuer:

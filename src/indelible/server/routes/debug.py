@@ -20,8 +20,8 @@ from indelible.errors import NotFound, StoreFailed
 from indelible.recording.storage.export import write_run
 from indelible.server.dependencies import Reads, State, answer_json
 from indelible.server.openapi_document import refer_to
-from indelible.server.router import JSON, Router
-from indelible.server.routes.operations import PREFIX
+from indelible.server.router import JSON
+from indelible.server.routes.operations import router
 
 _log: Final = logging.getLogger(__name__)
 
@@ -32,10 +32,8 @@ _RUN: Final = {
     }
 }
 
-router = Router(prefix=PREFIX, tag="chats")
 
-
-@router.get("/chats/{chat_id}/debug/runs/{run_id}", responses=_RUN)
+@router.get("/chats/{chat_id}/debug/runs/{run_id}", tag="chats", responses=_RUN)
 async def get_run(
     chat_id: str, run_id: str, service: Reads, state: State, *, bodies: bool = True, download: bool = False
 ) -> Response:

@@ -24,6 +24,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
+from indelible.api.operations import PREFIX
 from indelible.api.shapes import StoredFile
 from indelible.errors import NotFound, Refused, StoreFailed
 from indelible.files.media_types import describe_content_type
@@ -35,7 +36,6 @@ from indelible.server.openapi_document import refer_to
 from indelible.server.problem_details import answer_refusal, make_problem
 from indelible.server.ranges import Unsatisfiable, parse_range
 from indelible.server.router import JSON, Router
-from indelible.server.routes.operations import PREFIX
 from indelible.service.access import FileGrant
 from indelible.service.files import LocalFiles
 

@@ -10,23 +10,23 @@ from indelible.errors import NotPermitted
 from indelible.server.dependencies import Login, ReadyState, State
 from indelible.server.router import Router
 
-router = Router(tag="process")
+health = Router(tag="process")
 
 
-@router.get("/healthz")
+@health.get("/healthz")
 async def get_health() -> Health:
     """Liveness: the process is running."""
     return Health(status="ok")
 
 
-@router.get("/readyz")
+@health.get("/readyz")
 async def get_readiness(state: ReadyState) -> Health:
     """Readiness: the process has started, is not shutting down, and its database can be read and written."""
     await state.readiness.check()
     return Health(status="ready")
 
 
-@router.get(
+@health.get(
     "/metrics",
     responses={200: {"content": {"text/plain": {}}, "description": "The Prometheus text format."}},
 )

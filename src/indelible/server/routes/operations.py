@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from starlette.requests import Request
 
-from indelible.api.operations import AccountApi, ChatApi, FileApi, ListApi, operations
+from indelible.api.operations import PREFIX, AccountApi, ChatApi, FileApi, ListApi, operations
 from indelible.server.dependencies import (
     get_accounts,
     get_files,
@@ -24,7 +24,6 @@ from indelible.server.dependencies import (
 from indelible.server.router import Router
 from indelible.server.streaming.reply_stream import answer_turn
 
-PREFIX: Final = "/api/v1"
 _STREAM: Final = {
     200: {
         "description": "With `Accept: text/event-stream`: events; see docs/http.md.",

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from indelible.api.inputs import LoginRequest
+from indelible.api.operations import PREFIX
 from indelible.api.shapes import ALL_SCOPES, SessionInfo, SessionUser
 from indelible.server.access.authentication import find_address
 from indelible.server.dependencies import Login, ServerState, State, answer_json
@@ -20,7 +21,6 @@ from indelible.server.login.cookies import clear_session_cookie, set_session_coo
 from indelible.server.openapi_document import refer_to
 from indelible.server.problem_details import make_problem
 from indelible.server.router import JSON, Router
-from indelible.server.routes.operations import PREFIX
 from indelible.service.access import Identity
 from indelible.store.accounts.protocol import Credential
 

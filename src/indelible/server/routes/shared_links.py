@@ -15,24 +15,22 @@ from indelible.api.operations import PageLimit
 from indelible.api.shapes import ChatDetails, MessagePage, StoredFile
 from indelible.server.dependencies import ReadyState, State
 from indelible.server.limits.feed_slots import WithSlot
-from indelible.server.router import HEADER, Router
+from indelible.server.router import HEADER
 from indelible.server.routes.feed import answer_feed
 from indelible.server.routes.files import SENDS_BYTES, SENDS_PICTURE, answer_download, answer_preview
-from indelible.server.routes.operations import PREFIX
+from indelible.server.routes.operations import router
 from indelible.service.accounts import open_link
 from indelible.service.guests import show_chat
 
-router = Router(prefix=PREFIX, tag="shared")
 
-
-@router.get("/shared/{key}")
+@router.get("/shared/{key}", tag="shared")
 async def get_shared_chat(key: str, state: State) -> ChatDetails:
     """Get the chat behind a link, as it is now."""
     link = await open_link(state.app.shares, key)
     return show_chat(await state.app.service_of(link.owner_id).get_chat(link.chat_id))
 
 
-@router.get("/shared/{key}/messages")
+@router.get("/shared/{key}/messages", tag="shared")
 async def list_shared_messages(key: str, state: State, before: str | None = None, limit: PageLimit = 50) -> MessagePage:
     """List the messages of the chat behind a link."""
     link = await open_link(state.app.shares, key)
@@ -40,7 +38,7 @@ async def list_shared_messages(key: str, state: State, before: str | None = None
     return await owners.list_messages(link.chat_id, before=before, limit=limit, as_guest=True)
 
 
-@router.get("/shared/{key}/files/{file_id}", **SENDS_BYTES)
+@router.get("/shared/{key}/files/{file_id}", tag="shared", **SENDS_BYTES)
 async def download_shared_file(key: str, file_id: str, request: Request, state: State) -> Response:
     """Download a file that the chat behind a link shows, or a range of it."""
     link = await open_link(state.app.shares, key)
@@ -48,7 +46,7 @@ async def download_shared_file(key: str, file_id: str, request: Request, state: 
     return answer_download(request, files, await files.find_grant(file_id, link))
 
 
-@router.get("/shared/{key}/files/{file_id}/preview", **SENDS_PICTURE)
+@router.get("/shared/{key}/files/{file_id}/preview", tag="shared", **SENDS_PICTURE)
 async def show_shared_preview(key: str, file_id: str, request: Request, state: State) -> Response:
     """A small picture of an image that the chat behind a link shows."""
     link = await open_link(state.app.shares, key)
@@ -56,7 +54,7 @@ async def show_shared_preview(key: str, file_id: str, request: Request, state: S
     return await answer_preview(request, files, await files.find_grant(file_id, link))
 
 
-@router.get("/shared/{key}/files/{file_id}/info")
+@router.get("/shared/{key}/files/{file_id}/info", tag="shared")
 async def get_shared_file(key: str, file_id: str, state: State) -> StoredFile:
     """Get what is known about a file that the chat behind a link shows."""
     link = await open_link(state.app.shares, key)
@@ -65,6 +63,7 @@ async def get_shared_file(key: str, file_id: str, state: State) -> StoredFile:
 
 @router.get(
     "/shared/{key}/events",
+    tag="shared",
     responses={200: {"content": {"text/event-stream": {}}, "description": "Events; see docs/feed.md."}},
 )
 async def stream_shared_events(
