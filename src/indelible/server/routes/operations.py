@@ -31,19 +31,23 @@ _STREAM: Final = {
     }
 }
 
-router: Final = Router(prefix=PREFIX)
+
+def _make_router() -> Router:
+    router = Router(prefix=PREFIX)
+    apis: list[tuple[type, Callable[[Request], Any], Callable[[Request], Any]]] = [
+        (ChatApi, get_service, get_service_once),
+        (ListApi, get_lists, get_lists_once),
+        (FileApi, get_files, get_files),
+        (AccountApi, get_accounts, get_accounts),
+    ]
+    for api, reads, writes in apis:
+        for use_case in operations(api):
+            declared = use_case.operation
+            about: dict[str, Any] = {"tag": declared.path.split("/")[1]}
+            if declared.starts_turn:
+                about |= {"respond": partial(answer_turn, status=declared.status), "responses": _STREAM}
+            router.add(use_case, reads if declared.method == "GET" else writes, **about)
+    return router
 
 
-def _add(api: type, reads: Callable[[Request], Any], writes: Callable[[Request], Any]) -> None:
-    for use_case in operations(api):
-        declared = use_case.operation
-        about: dict[str, Any] = {"tag": declared.path.split("/")[1]}
-        if declared.starts_turn:
-            about |= {"respond": partial(answer_turn, status=declared.status), "responses": _STREAM}
-        router.add(use_case, reads if declared.method == "GET" else writes, **about)
-
-
-_add(ChatApi, get_service, get_service_once)
-_add(ListApi, get_lists, get_lists_once)
-_add(FileApi, get_files, get_files)
-_add(AccountApi, get_accounts, get_accounts)
+router: Final = _make_router()
