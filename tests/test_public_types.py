@@ -97,6 +97,39 @@ WRONG = {
 }
 
 
+SRC = Path(__file__).parents[1] / "src" / "indelible"
+
+
+def leave_out(module: str, pattern: str, more: str = "") -> str:
+    """The text of a module without what the pattern finds, once."""
+    text, count = re.subn(pattern, "", (SRC / module).read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert count == 1, pattern
+    return text + more
+
+
+CHECK = """
+
+from indelible.api.operations import ChatApi
+
+def check(service: LocalService) -> ChatApi:
+    return service
+"""
+FORGOTTEN = {
+    "an operation that the client lacks": leave_out("client/client.py", r"^    send = remote\(ChatApi.send\)\n"),
+    "a method that the client lacks": leave_out("client/client.py", r"^    async def get_run\(.*?(?=^\S)"),
+    "an operation of accounts that the client lacks": leave_out(
+        "client/client.py", r"^    add_user = remote\(AccountApi.add_user\)\n"
+    ),
+    "another operation in its place": (SRC / "client/client.py")
+    .read_text()
+    .replace("send = remote(ChatApi.send)", "send = remote(ChatApi.retry)"),
+    "an operation that the service lacks": leave_out(
+        "service/chats.py", r"^    async def retry\(.*?(?=^    async def)", CHECK
+    ),
+}
+"""Both sides implement the protocols of api/operations.py. A checker finds what one of them lacks."""
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """The codes of the errors in each program, by its name."""
@@ -104,6 +137,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     programs = {name: HEAD + body for name, body in RIGHT.items()}
     for name, (line, _) in WRONG.items():
         programs[name] = f"{HEAD}\n\nasync def use(chat: indelible.Chat) -> Any:\n    return {line}\n"
+    programs |= FORGOTTEN
     files = {name: place / f"program_{number}.py" for number, name in enumerate(programs)}
     for name, path in files.items():
         path.write_text(programs[name])
@@ -119,6 +153,13 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_users_program_passes_the_strict_checker(found: dict[str, set[str]], name: str) -> None:
     assert found[name] == set()
+
+
+@pytest.mark.parametrize("name", FORGOTTEN)
+def test_an_operation_that_is_forgotten_on_one_side_is_found_by_the_checker(
+    found: dict[str, set[str]], name: str
+) -> None:
+    assert found[name] & {"return-value", "assignment"}
 
 
 @pytest.mark.parametrize("name", WRONG)

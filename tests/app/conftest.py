@@ -17,10 +17,11 @@ from tests.support.app_harness import AppHarness, make_settings, serve_app
 from tests.support.examples import is_thorough
 
 import indelible
-from indelible.app.app import User
+from indelible.app.app import App, User
 from indelible.models.protocol import Model
 
 OpenUser = Callable[..., AbstractAsyncContextManager[User]]
+OpenPair = Callable[..., AbstractAsyncContextManager[tuple[User, User, App]]]
 
 
 @pytest.fixture
@@ -52,6 +53,25 @@ async def open_over_http(database: str, model: Model, **more: Any) -> AsyncItera
         yield client
 
 
+@asynccontextmanager
+async def open_pair_in_process(database: str, model: Model) -> AsyncIterator[tuple[User, User, App]]:
+    async with indelible.open(database, model=model, settings=make_settings()) as app:
+        yield app.user("ada"), app.user("grace"), app
+
+
+@asynccontextmanager
+async def open_pair_over_http(database: str, model: Model) -> AsyncIterator[tuple[User, User, App]]:
+    async with serve_app(database, model, token="secret", client_token="secret") as server:  # noqa: S106
+        accounts = server.app.accounts
+        ids = [(await accounts.add_user(name)).id for name in ("ada", "grace")]
+        tokens = [(await accounts.create_token(id_, label="", scopes=["read", "write"]))[1] for id_ in ids]
+        async with (
+            indelible.Client(server.url, token=tokens[0]) as ada,
+            indelible.Client(server.url, token=tokens[1]) as grace,
+        ):
+            yield ada, grace, server.app
+
+
 both_ways = pytest.mark.parametrize(
     ("open_user", "migrated"),
     [
@@ -61,6 +81,13 @@ both_ways = pytest.mark.parametrize(
     ],
     indirect=True,
 )
+
+
+@pytest.fixture(params=[open_pair_in_process, open_pair_over_http], ids=["in process", "over HTTP"])
+def open_pair(request: pytest.FixtureRequest) -> OpenPair:
+    """Opens the users ada and grace, and the app that they are users of, with `(database, model)`."""
+    opened: OpenPair = request.param
+    return opened
 
 
 @pytest.fixture(params=[open_in_process, open_over_http], ids=["in process", "over HTTP"])

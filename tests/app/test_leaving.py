@@ -70,8 +70,9 @@ import asyncio, os, signal, socket, sys
 from contextlib import asynccontextmanager
 
 import aiohttp, uvicorn
-from fastapi import FastAPI
-from fastapi.responses import StreamingResponse
+from starlette.applications import Starlette
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
 
 import indelible
 
@@ -84,10 +85,7 @@ async def lifespan(api):
         yield
     print("the app is closed")
 
-api = FastAPI(lifespan=lifespan)
-
-@api.get("/events")
-async def relay():
+async def relay(request):
     chat = await api.state.app.create_chat()
 
     async def write():
@@ -97,8 +95,7 @@ async def relay():
 
     return StreamingResponse(write())
 
-@api.get("/reply")
-async def reply():
+async def reply(request):
     chat = await api.state.app.create_chat()
 
     async def write():
@@ -108,6 +105,8 @@ async def reply():
                 yield part.text
 
     return StreamingResponse(write())
+
+api = Starlette(routes=[Route("/events", relay), Route("/reply", reply)], lifespan=lifespan)
 
 async def read(url):
     async with aiohttp.ClientSession() as session:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.app.conftest import OpenUser
+from tests.app.conftest import OpenPair, OpenUser
 from tests.support.messages import outline
 
 import indelible
 from indelible.content import ToolCall
+from indelible.errors import ReadOnly
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 
@@ -233,6 +234,65 @@ async def test_what_is_refused_is_the_same_error(open_user: OpenUser, database: 
         with pytest.raises(indelible.NotFound):
             await user.chat("chat_none")
         assert await chat.messages() == []
+
+
+async def test_a_guest_reads_the_same_and_is_refused_the_same(open_pair: OpenPair, database: str) -> None:
+    async with open_pair(database, ScriptedModel([say("It is."), hang("Well")])) as (ada, grace, app):
+        hers = await ada.create_chat(title="Rain", system="Be brief.")
+        await hers.send("Is it raining?")
+        await hers.update(labels=["weather"], pinned=True, debug="all")
+        await hers.save_draft("And in Bergen?")
+        async with hers.stream("And then?") as running:
+            async for _ in running:
+                break
+            queued = await hers.post("Queued")
+        with pytest.raises(indelible.NotFound):
+            await grace.chat(hers.id)
+        await grace.save_draft("Mine")  # whoever stores something is a user
+        owner_id = await app.store.owner(hers.id)
+        assert owner_id is not None
+        await app.shares.share_with_user(hers.id, "grace", owner_id=owner_id)
+
+        chat = await grace.chat(hers.id)
+        assert outline(await chat.messages()) == [
+            ("user", "Is it raining?"),
+            ("assistant", "It is."),
+            ("user", "And then?"),
+        ]
+        assert (await chat.status(), [item.role for item in (await chat.tree()).items]) == (
+            "running",
+            ["user", "assistant", "user"],
+        )
+        details = await chat.details()
+        assert (details.title, details.labels, details.pinned, details.debug) == ("Rain", [], False, None)
+        assert (details.system, details.draft, details.queue) == (None, None, [])
+        assert details.live is not None
+        async with aclosing(chat.events(after="start")) as events:
+            first = await anext(events)
+        assert (first.kind, first.data["queue"], first.data["debug"]) == ("snapshot", [], None)
+        assert b"Be brief." not in await chat.export()
+        assert await grace.chats() == []
+        shared = await chat._service.list_chats(shared=True)
+        assert [(found.id, found.labels, found.pinned) for found in shared.items] == [(hers.id, [], False)]
+        for refused in (
+            lambda: chat.post("Mine"),
+            chat.queue,
+            chat.attempts,
+            chat.runs,
+            chat.interrupt,
+            lambda: chat.update(title="Mine"),
+            lambda: chat.fork(details.messages[0].id),
+            lambda: chat.switch_branch(details.messages[0].id),
+            lambda: chat.delete_queued(str(queued.queued)),
+            chat.draft,
+            lambda: chat.save_draft("Mine"),
+            chat.mark_read,
+            chat.delete,
+        ):
+            with pytest.raises(ReadOnly, match="shared with you for reading"):
+                await refused()
+        assert (await hers.details()).title == "Rain"
+        await hers.interrupt(wait=False)
 
 
 async def test_files(open_user: OpenUser, database: str, tmp_path: Path) -> None:

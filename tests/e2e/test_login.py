@@ -13,6 +13,7 @@ from tests.support.app_harness import serve_app
 from tests.support.json_client import JsonClient
 from tests.support.running_server import RunningServer, say, wait_until_idle
 
+from indelible.api.inputs import NewMessage
 from indelible.content import Text
 from indelible.server.login.first_login import offer_login
 from indelible.service.files import Upload
@@ -166,7 +167,7 @@ async def test_a_shared_link_reads_and_cannot_write(browser: Browser, database: 
             await expect(window.items.locator("strong")).to_have_text("raining")
             service = server.app.service_of(server.app.owner_id)
             file = await service.files.upload(Upload(make_picture(), "map.png").open_chunks, name="map.png")
-            await service.send(chat["id"], [Text("And?"), file.to_block()])
+            await service.send(chat["id"], NewMessage(content=[Text("And?"), file.to_block()]))
             await expect(window.items.last.locator(".text")).to_have_text("And in Oslo.")
             await expect(window.items.locator("a.file img")).not_to_have_js_property("naturalWidth", 0)
             assert await window.items.get_by_role("button").evaluate_all("all => all.map((one) => one.title)") == [

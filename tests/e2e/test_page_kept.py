@@ -14,6 +14,7 @@ from tests.support.app_harness import serve_app
 from tests.support.running_server import say
 from yarl import URL
 
+from indelible.api.inputs import DraftRequest
 from indelible.client.client import RemoteLists
 from indelible.testing import ScriptedModel
 
@@ -370,7 +371,7 @@ async def test_a_draft_from_another_device_is_gone_when_it_was_sent(browser: Bro
     ):
         await window.send("First")
         await expect(window.items.last.locator(".text")).to_have_text("One.")
-        await RemoteLists(server.client).save_draft(window.chat_id, "from my phone")
+        await RemoteLists(server.client).save_draft(window.chat_id, DraftRequest(text="from my phone"))
         await window.page.reload()
         await expect(window.composer).to_have_value("from my phone")
         async with window.page.expect_response("**/draft"):

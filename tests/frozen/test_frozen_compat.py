@@ -7,16 +7,14 @@ tests/server/wires; here it is only held still.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.frozen.recording import Placeholders, compare
+from tests.frozen.recorded_answers import Ask, Asking
+from tests.frozen.recording import compare
 from tests.support.app_harness import AppHarness
-from tests.support.running_server import RunningServer, say
-from tests.support.waiting import deadline
+from tests.support.running_server import say
 
 from indelible.content import Usage
 from indelible.errors import ModelFailed
@@ -25,9 +23,6 @@ from indelible.testing.model import Step
 from indelible.tools.tool import tool
 
 _HEADERS: Final = (
-    "allow",
-    "content-type",
-    "retry-after",
     "x-indelible-chat",
     "x-indelible-left-out-tools",
     "x-should-retry",
@@ -36,8 +31,6 @@ _HEADERS: Final = (
 _CHAT: Final = {"messages": [{"role": "user", "content": "Hi"}]}
 _UI: Final = {"id": "1", "role": "user", "parts": [{"type": "text", "text": "Hi"}]}
 _WEATHER: Final = {"name": "weather", "parameters": {"type": "object"}}
-_LONGEST: Final = 450
-_UUID: Final = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
 
 
 @tool
@@ -56,44 +49,6 @@ def call(call_id: str, name: str, arguments: str = "{}") -> list[Step]:
     begun = [parts.tool_input_start(call_id, name), parts.tool_input_delta(call_id, arguments)]
     ended = [parts.tool_input_end(call_id), parts.tool_call(call_id, name, arguments), parts.finish("tool_calls")]
     return [*begun, *ended]
-
-
-Ask = Callable[..., Coroutine[Any, Any, Any]]
-
-
-class Asking:
-    """Asks a server, and writes down what it answers."""
-
-    def __init__(self, server: RunningServer) -> None:
-        self._server = server
-        self._placeholders = Placeholders()
-        self.shown: list[str] = []
-
-    async def ask(self, method: str, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None) -> Any:
-        """The body of the answer; a stream's is its text."""
-        data = body if isinstance(body, bytes | None) else json.dumps(body)
-        sent = {"content-type": "application/json", **(headers or {})} if data is not None else dict(headers or {})
-        async with (
-            deadline(f"{method} {path}"),
-            self._server.request(method, f"/{path}", data=data, headers=sent) as got,
-        ):
-            text = await got.text()
-            lines = [f"{name}: {got.headers[name]}" for name in _HEADERS if name in got.headers]
-            status = got.status
-        asked = data.decode(errors="backslashreplace") if isinstance(data, bytes) else data or ""
-        asked = asked if len(asked) < _LONGEST else f"{asked[:20]}… ({len(asked):,} characters)"
-        named = [f"{name}: {value}" for name, value in (headers or {}).items()]
-        request = "\n".join([f"=== {method} {path}", *named, *([asked] if asked else [])])
-        named_alike = text.replace("chatcmpl-", "chatcmpl_")
-        is_json = got.content_type.endswith("json") and text
-        answer = (
-            self._placeholders.write_json(json.loads(named_alike))
-            if is_json
-            else self._placeholders.put_into(named_alike)
-        )
-        head = self._placeholders.put_into("\n".join([request, "", str(status), *lines]))
-        self.shown.append(f"{head}\n{_UUID.sub('<uuid>', answer)}".rstrip() + "\n")
-        return json.loads(text) if is_json else text
 
 
 async def ask_for_responses(ask: Ask) -> None:
@@ -321,7 +276,7 @@ async def test_the_compatible_apis_answer_what_is_recorded(engine: AsyncEngine) 
         say("Anew."),
     ]
     async with AppHarness(engine).opened() as harness:
-        asking = Asking(await harness.start_server(ScriptedModel(replies), tools=[clock]))
+        asking = Asking(await harness.start_server(ScriptedModel(replies), tools=[clock]), _HEADERS)
         for talk in (ask_for_responses, ask_for_conversations, ask_for_completions, ask_as_the_ai_sdk):
             await talk(asking.ask)
         for method, path, body in [("GET", "/v1/models", None), ("GET", "/v1/models/scripted", None), *BAD]:

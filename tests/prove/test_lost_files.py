@@ -15,6 +15,7 @@ from tests.prove.quiet_sabotage import Sabotage
 from tests.support.app_harness import serve_app
 from tests.support.waiting import deadline
 
+from indelible.api.inputs import CreateChat, to_blocks
 from indelible.prove.checks import check_chat, check_files
 from indelible.prove.evidence import UploadLog, find_left_files, find_row_faults
 from indelible.prove.model import ProofModel
@@ -38,7 +39,7 @@ async def find_faults(directory: Path, *, delete: bool = False) -> list[str]:
     async with deadline(), serve_app(address, model, tools=tools, **place) as running:
         client = running.service
         user = SimulatedUser(client, number=1, seed=1, models=(), phrases=None, uploads=uploads)
-        created = await client.create_chat(await user.sender.attach(WISH.to_text()))
+        created = await client.create_chat(CreateChat(message=to_blocks(await user.sender.attach(WISH.to_text()))))
         user.deeds.sent.append(WISH.to_text())
         reader = SimulatedReader(client, created.id)
         reading = asyncio.create_task(reader.read())

@@ -18,6 +18,7 @@ from tests.prove.quiet_sabotage import SABOTAGES, Sabotage
 from tests.support.app_harness import serve_app
 from tests.support.waiting import deadline
 
+from indelible.api.inputs import CreateChat, Interruption, NewMessage, declare_tools
 from indelible.client.client import RemoteService
 from indelible.content import Part
 from indelible.content.blocks import text_of
@@ -70,19 +71,19 @@ class Life:
         self._patch = patch
 
     async def begin(self) -> None:
-        created = await self.client.create_chat(LONG.to_text(), tools=CLIENT_TOOLS)
+        created = await self.client.create_chat(CreateChat(message=LONG.to_text(), tools=declare_tools(CLIENT_TOOLS)))
         self.user.chat_id = created.id
         self.user.deeds.sent.append(LONG.to_text())
         self.reader = SimulatedReader(self.client, created.id)
         self.tool_client = ToolClient(self.client, self.user, self.reader, seed=1)
 
     async def send(self, wish: Wish) -> None:
-        await self.client.send(self.user.chat_id, wish.to_text())
+        await self.client.send(self.user.chat_id, NewMessage(text=wish.to_text()))
         self.user.deeds.sent.append(wish.to_text())
 
     async def stop(self, turn_id: str | None = None) -> None:
         self.user.deeds.stops += 1
-        assert (await self.client.interrupt(self.user.chat_id, wait_s=60, turn=turn_id)).stopped
+        assert (await self.client.interrupt(self.user.chat_id, Interruption(wait_s=60, turn=turn_id))).stopped
 
     async def answer(self, *, late: bool) -> None:
         await self.reader.wait_until(lambda seen: seen.action is not None)

@@ -9,6 +9,7 @@ import pytest
 from tests.server.logging_in import bearer
 from tests.support.app_harness import AppHarness
 
+from indelible.api.inputs import CreateChat
 from indelible.server.access.authentication import COOKIE, REMEMBERED_S
 from indelible.server.access.guesses import GUESSES
 from indelible.testing import ManualClock
@@ -124,7 +125,7 @@ async def test_on_openais_wire_without_a_login_a_token_is_its_user_and_any_other
     server = await harness.start_server(worker=False)
     ada = await server.app.accounts.add_user("ada")
     made, secret = await server.app.accounts.create_token(ada.id, label="", scopes=["read"])
-    created = await server.app.service_of(ada.id).create_chat(title="Hers")
+    created = await server.app.service_of(ada.id).create_chat(CreateChat(title="Hers"))
     hers = f"//v1/conversations/conv_{created.id.removeprefix('chat_')}/items"
     for given, status in ((secret, 200), ("none", 404), ("sk-1", 404)):
         async with server.request("GET", hers, headers=bearer(given)) as response:

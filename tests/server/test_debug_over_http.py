@@ -221,10 +221,10 @@ async def test_a_page_that_can_not_be_is_a_problem_that_says_why(harness: AppHar
     server = await harness.start_server(worker=False)
     chat = await server.client.create_chat()
     wrong = {
-        "0": "greater than or equal to 1",
-        "201": "less than or equal to 200",
-        "many": "a valid integer",
-        "": "a valid",
+        "0": ">= 1",
+        "201": "<= 200",
+        "many": "Expected `int`",
+        "": "Expected `int`",
     }
     for limit, why in wrong.items():
         async with server.request("GET", f"/chats/{chat['id']}/{path}?limit={limit}") as response:

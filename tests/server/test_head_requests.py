@@ -8,7 +8,7 @@ from tests.support.app_harness import AppHarness
 from tests.support.running_server import RunningServer, say
 from tests.support.waiting import deadline
 
-from indelible.server.app import PREFIX
+from indelible.api.operations import PREFIX
 from indelible.testing import ScriptedModel
 
 STREAMS = {

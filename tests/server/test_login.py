@@ -14,6 +14,7 @@ from tests.server.logging_in import bearer, open_browser
 from tests.support.app_harness import AppHarness
 from tests.support.running_server import API
 
+from indelible.api.inputs import CreateChat
 from indelible.api.shapes import Scope
 from indelible.logs import JsonFormatter, Redactor
 from indelible.server.access.authentication import COOKIE
@@ -183,12 +184,14 @@ async def test_the_first_admin_is_not_disabled_or_demoted_by_a_request_that_coul
             assert response.status == 200, change
 
 
-async def test_a_body_of_nothing_but_unknown_fields_is_refused_before_they_are_read(harness: AppHarness) -> None:
+async def test_a_body_of_unknown_fields_is_refused_at_the_first_and_not_repeated(
+    harness: AppHarness,
+) -> None:
     server = await harness.start_server(worker=False, token=TOKEN)
-    fields = {f"field{number}": 1 for number in range(51)}
+    fields = {f"field{number}": "a-secret" for number in range(51)}
     for path in ("/session", "/tokens", "/users"):
         async with server.request("POST", path, json=fields, headers=bearer(TOKEN)) as response:
-            assert "too many fields" in (await read_problem(response))["detail"]
+            assert (await read_problem(response))["detail"] == "body: Object contains unknown field `field0`"
 
 
 @pytest.mark.parametrize("path", ["//evil.example", "/\\evil.example", "https://evil.example", "", "/a\nb"])
@@ -209,7 +212,7 @@ async def test_secrets_are_in_no_log_no_error_and_no_file(
     session = await app.accounts.add_session(
         ada.id, method="oidc", scopes=["read"], expires_at=app.clock.now() + timedelta(hours=1)
     )
-    chat = await app.service_of(ada.id).create_chat(title="Rain")
+    chat = await app.service_of(ada.id).create_chat(CreateChat(title="Rain"))
     _, key = await app.shares.share_by_link(chat.id, owner_id=ada.id)
     told = []
     for path, more in (

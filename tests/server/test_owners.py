@@ -4,37 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi.routing import APIRoute
 from tests.server.asking import read_problem
 from tests.support.app_harness import AppHarness
 from tests.support.running_server import API, RunningServer
 
 import indelible
+from indelible.api.operations import APIS, operations
 from indelible.api.records import RunRecord
 from indelible.ids import new_id
-from indelible.server.routes import chats, debug, feed, lists, messages, queue, shares, turns
+from indelible.server.app import own
 
-# A body that each route would take from the owner.
-BODIES: dict[tuple[str, str], Any] = {
-    ("PATCH", "/chats/{chat_id}"): {"title": "Mine"},
-    ("POST", "/chats/{chat_id}/fork"): {"message_id": "{message_id}"},
-    ("POST", "/chats/{chat_id}/messages"): {"text": "Hi"},
-    ("POST", "/chats/{chat_id}/messages/{message_id}/edit"): {"text": "Hi"},
-    ("POST", "/chats/{chat_id}/branch"): {"message_id": "{message_id}"},
-    ("PUT", "/chats/{chat_id}/queue/order"): {"ids": []},
-    ("PATCH", "/chats/{chat_id}/queue/{queued_id}"): {"text": "Hi"},
-    ("POST", "/chats/{chat_id}/tool-results"): {"results": []},
-    ("POST", "/chats/{chat_id}/shares"): {"user": "local"},
-    ("PUT", "/chats/{chat_id}/draft"): {"text": "Hi"},
+USE_CASES = [each for api in APIS for each in operations(api)]
+ROUTES = [each for each in own.facts if "{chat_id}" in each.path]
+"""Every route that names a chat."""
+EXAMPLES: dict[tuple[str, str], Any] = {
+    (each.operation.method, API + each.operation.path): each.operation.example for each in USE_CASES
 }
-
-
-def list_routes() -> list[tuple[str, str]]:
-    """Every route that names a chat, as (method, path)."""
-    parts = (chats, messages, queue, turns, feed, debug, lists, shares)
-    routes = [route for part in parts for route in part.router.routes]
-    found = [(method, route.path) for route in routes if isinstance(route, APIRoute) for method in route.methods or ()]
-    return [(method, path) for method, path in found if "{chat_id}" in path]
 
 
 async def record_run(app: indelible.App, chat_id: str) -> str:
@@ -54,12 +39,10 @@ async def test_no_route_knows_of_a_chat_of_somebody_else(harness: AppHarness, da
         names = {"chat_id": hers.id, "message_id": before.messages[0].id, "queued_id": queued.queued}
         names |= {"run_id": run_id, "share_id": (await app.shares.share_by_link(hers.id, owner_id=app.owner_id))[0].id}
 
-        for method, path in list_routes():
-            body = {
-                name: value.format(**names) if isinstance(value, str) else value
-                for name, value in BODIES.get((method, path), {}).items()
-            }
-            async with server.request(method, path.format(**names), json=body or None) as response:
+        for method, path in [(each.method, each.path) for each in ROUTES]:
+            example = EXAMPLES.get((method, path)) or {}
+            body = {name: value.format(**names) if isinstance(value, str) else value for name, value in example.items()}
+            async with server.request(method, f"/{path.format(**names)}", json=body or None) as response:
                 problem = await read_problem(response)
                 assert (problem["status"], problem["detail"]) == (404, "Chat not found. It may have been deleted."), (
                     method,
@@ -75,4 +58,4 @@ async def test_the_routes_that_are_walked_are_all_that_the_server_has(harness: A
     async with server.request("GET", "//openapi.json") as response:
         paths = (await response.json())["paths"]
     with_chat = {(method.upper(), path) for path, methods in paths.items() for method in methods if "{chat_id}" in path}
-    assert with_chat == {(method, API + path) for method, path in list_routes()}
+    assert with_chat == {(each.method, each.path) for each in ROUTES}

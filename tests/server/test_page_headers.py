@@ -7,7 +7,7 @@ import re
 import pytest
 from tests.support.app_harness import AppHarness
 
-from indelible.server.app import PREFIX
+from indelible.api.operations import PREFIX
 
 PAGES = [
     "//",

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
+from starlette.applications import Starlette
 from starlette.types import Message
 from tests.server.asking import read_problem
 from tests.support.app_harness import AppHarness, serve_app
@@ -21,6 +21,7 @@ from indelible.client.http_transport import make_refusal
 from indelible.errors import REFUSALS, NotAllowed, Refused
 from indelible.server.access.middleware import MAX_BODY_BYTES
 from indelible.server.problem_details import MEDIA_TYPE, TITLES, add_problem_handlers, answer_refusal
+from indelible.server.router import Router
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "errors.md").read_text()
 JSON = {"Content-Type": "application/json"}
@@ -32,7 +33,7 @@ MISTAKES: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("GET", "//nothing", {}, 404, "not_found"),
     ("GET", "//web/nothing.js", {}, 404, "not_found"),
     ("PUT", "/chats", {}, 405, "method_not_allowed"),
-    ("POST", "/chats", {"data": b"{", "headers": JSON}, 422, "invalid"),
+    ("POST", "/chats", {"data": b"{", "headers": JSON}, 400, "bad_request"),
     ("POST", "/chats", {"data": b"", "headers": JSON}, 422, "invalid"),
     ("POST", "/chats", {"data": b"[]", "headers": JSON}, 422, "invalid"),
     ("POST", "/chats", {"data": b'{"message": "\xff"}', "headers": JSON}, 400, "bad_request"),
@@ -208,10 +209,11 @@ def test_a_client_makes_the_same_refusal_of_the_servers_problem(refusal: type[Re
 async def test_a_fault_of_ours_is_told_without_its_words(
     error: Exception, status: int, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    application = FastAPI()
+    router = Router()
+    application = Starlette(routes=[router])
     add_problem_handlers(application)
 
-    @application.get("/broken")
+    @router.get("/broken")
     async def break_down() -> None:
         raise error
 

@@ -15,6 +15,7 @@ from tests.support.app_harness import AppHarness
 from tests.support.running_server import API, RunningServer
 from tests.support.waiting import deadline
 
+from indelible.api.inputs import CreateChat
 from indelible.errors import StoreFailed
 from indelible.notify import Changed, LocalNotifier
 from indelible.server.access.authentication import COOKIE
@@ -51,7 +52,7 @@ async def test_a_revoked_token_ends_streams_on_every_replica(harness: AppHarness
     ada = await accounts.add_user("ada")
     made, secret = await accounts.create_token(ada.id, label="", scopes=["read", "write"])
     kept, other = await accounts.create_token(ada.id, label="", scopes=["read", "write"])
-    chat = await here.app.service_of(ada.id).create_chat(title="Rain")
+    chat = await here.app.service_of(ada.id).create_chat(CreateChat(title="Rain"))
     feed = f"/chats/{chat.id}/events"
     async with (
         read_feed(here, feed, headers=bearer(secret)) as first,
@@ -73,7 +74,7 @@ async def test_logout_disabling_and_expiry_end_streams(harness: AppHarness) -> N
     server = await harness.start_server(worker=False, token=TOKEN)
     accounts, now = server.app.accounts, server.app.clock.now()
     ada = await accounts.add_user("ada")
-    chat = await server.app.service_of(ada.id).create_chat(title="Rain")
+    chat = await server.app.service_of(ada.id).create_chat(CreateChat(title="Rain"))
     feed, later = f"/chats/{chat.id}/events", now + timedelta(hours=1)
     own = {"Sec-Fetch-Site": "same-origin"}
 
@@ -113,7 +114,7 @@ async def test_a_removed_share_ends_the_streams_of_its_readers_and_no_others(har
     server = await harness.start_server(worker=False, token=TOKEN)
     app = server.app
     ada, grace = await app.accounts.add_user("ada"), await app.accounts.add_user("grace")
-    chat = await app.service_of(ada.id).create_chat(title="Rain")
+    chat = await app.service_of(ada.id).create_chat(CreateChat(title="Rain"))
     link, key = await app.shares.share_by_link(chat.id, owner_id=ada.id)
     hers = await app.shares.share_with_user(chat.id, "grace", owner_id=ada.id)
     tokens = [(await app.accounts.create_token(user.id, label="", scopes=["read"]))[1] for user in (ada, grace)]
@@ -142,7 +143,7 @@ async def test_a_revoked_token_ends_the_streams_of_tabs_and_of_every_wire_and_st
     app = server.app
     ada = await app.accounts.add_user("ada")
     made, secret = await app.accounts.create_token(ada.id, label="", scopes=["read", "write"])
-    chat = await app.service_of(ada.id).create_chat("Hello")
+    chat = await app.service_of(ada.id).create_chat(CreateChat(message="Hello"))
     name = ResponseName(chat.id, (await app.store.status(chat.id)).seq)
     said = [{"id": "1", "role": "user", "parts": [{"type": "text", "text": "Hi"}]}]
     asked: list[tuple[str, str, Any]] = [

@@ -8,6 +8,7 @@ from tests.server.test_access_matrix import make_picture
 from tests.support.app_harness import AppHarness
 from tests.support.running_server import RunningServer
 
+from indelible.api.inputs import CreateChat, NewMessage
 from indelible.api.shapes import StoredFile
 from indelible.content import Message, Text
 from indelible.ids import new_id
@@ -37,8 +38,8 @@ async def test_guests_open_what_the_shared_chat_shows_and_nothing_else(harness: 
     only_model = Message(role="user", visibility="model", blocks=[hidden.to_block()])
     new = NewChat(owner_id=ada.id, history=[only_model], blocks=[Text("Look"), shown.to_block()])
     chat_id = (await app.store.execute(new_id("chat"), c.Create(with_message=True), new)).chat_id
-    await service.send(chat_id, [queued.to_block(), hidden.to_block()])
-    await service.create_chat([elsewhere])
+    await service.send(chat_id, NewMessage(content=[queued.to_block(), hidden.to_block()]))
+    await service.create_chat(CreateChat(message=[elsewhere.to_block()]))
     link, key = await app.shares.share_by_link(chat_id, owner_id=ada.id)
     share = await app.shares.share_with_user(chat_id, "grace", owner_id=ada.id)
     guest, stranger = [

@@ -11,7 +11,7 @@ from tests.support.json_client import JsonClient
 from tests.support.running_server import API
 
 from indelible.api.events import Position
-from indelible.api.inputs import ChatChanges
+from indelible.api.inputs import ChatChanges, CreateChat, DraftRequest, EditedMessage, NewMessage
 from indelible.app.app import User
 from indelible.client.client import RemoteService
 from indelible.content import Message, Text
@@ -47,8 +47,8 @@ async def test_what_stands_beside_a_shared_chat_is_its_owners_alone(harness: App
     new = NewChat(owner_id=ada.id, system_prompt="system-canary", history=above, blocks=[said], request=request)
     created = await app.store.execute(new_id("chat"), c.Create(with_message=True), new)
     chat_id = created.chat_id
-    assert (await service.send(chat_id, "queue-canary")).queued is not None
-    await service.lists.save_draft(chat_id, "draft-canary")
+    assert (await service.send(chat_id, NewMessage(text="queue-canary"))).queued is not None
+    await service.lists.save_draft(chat_id, DraftRequest(text="draft-canary"))
     await service.update_chat(chat_id, ChatChanges(labels=["label-canary"], pinned=True, debug="all", title=END))
     _, key = await app.shares.share_by_link(chat_id, owner_id=ada.id)
     await app.shares.share_with_user(chat_id, "grace", owner_id=ada.id)
@@ -108,7 +108,7 @@ async def test_a_guest_opens_the_chat_in_process_and_over_http(harness: AppHarne
     server = await harness.start_server(worker=False, token=TOKEN)
     app = server.app
     ada, grace = await app.accounts.add_user("ada"), await app.accounts.add_user("grace")
-    created = await app.service_of(ada.id).create_chat("Hello")
+    created = await app.service_of(ada.id).create_chat(CreateChat(message="Hello"))
     await app.shares.share_with_user(created.id, "grace", owner_id=ada.id)
     _, token = await app.accounts.create_token(grace.id, label="", scopes=["read", "write"])
     async with JsonClient(server.url, token=token) as http:
@@ -133,7 +133,7 @@ async def test_what_was_edited_away_is_not_shown_to_guests(harness: AppHarness) 
     created = await app.store.execute(new_id("chat"), c.Create(with_message=True), new)
     chat_id, away_id = created.chat_id, created.messages[-1].id or ""
     cursor = Cursors(chat_id).write(Position(1))  # anybody can write one
-    edited = await service.edit(chat_id, away_id, "Third")
+    edited = await service.edit(chat_id, away_id, EditedMessage(text="Third"))
     await service.update_chat(chat_id, ChatChanges(title=END))
     _, key = await app.shares.share_by_link(chat_id, owner_id=ada.id)
     await app.shares.share_with_user(chat_id, "grace", owner_id=ada.id)

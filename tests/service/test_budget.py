@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import indelible
+from indelible.api.inputs import NewMessage
 from indelible.api.shapes import UsageDay
 from indelible.clock import SystemClock
 from indelible.errors import RateLimited
@@ -70,14 +71,16 @@ async def test_a_user_over_the_limit_starts_no_reply_and_another_does(database: 
         chat = await app.create_chat()
         service = app.service_of(app.owner_id)
         repeatable = await service.once("key", route="POST /messages", body_hash=b"1")
-        first = await repeatable.send(chat.id, "Is it raining?")
+        first = await repeatable.send(chat.id, NewMessage(text="Is it raining?"))
         async with service.open_events(chat.id, after=first.cursor) as events:
             async for event in events:
                 if event.kind == "status" and event.data["status"] == "idle":
                     break
         (used,) = (await app.usage(since=date.min, until=date.max)).days
         clock.day = date.fromisoformat(used.day)
-        assert await repeatable.send(chat.id, "Is it raining?") == first  # it was accepted before the limit
+        assert (
+            await repeatable.send(chat.id, NewMessage(text="Is it raining?")) == first
+        )  # it was accepted before the limit
         with pytest.raises(RateLimited, match="100 tokens is used up"):
             await chat.send("And now?")
         other = await app.user("grace").create_chat()

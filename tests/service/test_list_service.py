@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import indelible
-from indelible.api.operations import ListService
+from indelible.api.inputs import DraftRequest
+from indelible.api.operations import ListApi
 from indelible.api.shapes import ChatPage
 from indelible.content import Block, File, Reasoning, Source, Text, ToolCall, ToolResult, encode
 from indelible.errors import Invalid, NotFound, NotPermitted, TooLarge
@@ -21,7 +22,7 @@ from indelible.testing import ScriptedModel
 CALLS: dict[str, Callable[[LocalLists, str], Awaitable[Any]]] = {
     "mark_read": lambda own, chat: own.mark_read(chat),
     "get_draft": lambda own, chat: own.get_draft(chat),
-    "save_draft": lambda own, chat: own.save_draft(chat, "Hi"),
+    "save_draft": lambda own, chat: own.save_draft(chat, DraftRequest(text="Hi")),
     "export_chat": lambda own, chat: own.export_chat(chat),
     "open_tab": lambda own, chat: own.open_tab(chat).__aenter__(),
 }
@@ -29,7 +30,7 @@ OF_NO_CHAT = {"import_chat", "get_usage"}
 
 
 def test_every_use_case_of_lists_is_tried() -> None:
-    named = {name for name, _ in inspect.getmembers(ListService, inspect.isfunction) if not name.startswith("_")}
+    named = {name for name, _ in inspect.getmembers(ListApi, inspect.isfunction) if not name.startswith("_")}
     assert set(CALLS) | OF_NO_CHAT == named
 
 
@@ -73,7 +74,7 @@ async def test_what_is_too_much_is_refused(app: indelible.App) -> None:
     for cursor in ("x", "W10", "////"):
         for search in (None, "rain"):
             with pytest.raises(Invalid, match="cursor"):
-                await app.service.list_chats(search=search, cursor=cursor)
+                await app.service.list_chats(q=search, cursor=cursor)
 
 
 async def test_a_file_brings_no_model_and_no_tool_that_its_user_could_not_choose(database: str) -> None:
@@ -104,7 +105,7 @@ async def test_pages_lead_on_and_back(app: indelible.App, search: str | None) ->
     made = [(await app.create_chat(title=f"Rain {number}")).id for number in range(5)][::-1]
 
     async def read(cursor: str | None) -> ChatPage:
-        return await app.service.list_chats(search=search, limit=2, cursor=cursor)
+        return await app.service.list_chats(q=search, limit=2, cursor=cursor)
 
     first = await read(None)
     second = await read(first.next)

@@ -5,45 +5,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_type_hints
 
+import msgspec
 import pytest
 
 import indelible
-from indelible.api.inputs import ChatChanges
-from indelible.api.operations import ChatService
+from indelible.api.inputs import Interruption, NewMessage
+from indelible.api.operations import ChatApi, operations
 from indelible.errors import NotFound
 from indelible.service.chats import LocalService
-
-CALLS: dict[str, Callable[[LocalService, str, str, str], Any]] = {
-    "check_chat": lambda own, chat, message, queued: own.check_chat(chat),
-    "get_status": lambda own, chat, message, queued: own.get_status(chat),
-    "get_chat": lambda own, chat, message, queued: own.get_chat(chat),
-    "update_chat": lambda own, chat, message, queued: own.update_chat(chat, ChatChanges(title="Mine", archived=True)),
-    "delete_chat": lambda own, chat, message, queued: own.delete_chat(chat),
-    "fork_chat": lambda own, chat, message, queued: own.fork_chat(chat, message),
-    "list_messages": lambda own, chat, message, queued: own.list_messages(chat),
-    "send": lambda own, chat, message, queued: own.send(chat, "Hi"),
-    "edit": lambda own, chat, message, queued: own.edit(chat, message, "Hi"),
-    "regenerate": lambda own, chat, message, queued: own.regenerate(chat, message),
-    "switch_branch": lambda own, chat, message, queued: own.switch_branch(chat, message),
-    "get_tree": lambda own, chat, message, queued: own.get_tree(chat),
-    "interrupt": lambda own, chat, message, queued: own.interrupt(chat, wait_s=None),
-    "retry": lambda own, chat, message, queued: own.retry(chat),
-    "continue_": lambda own, chat, message, queued: own.continue_(chat),
-    "compact": lambda own, chat, message, queued: own.compact(chat),
-    "submit_tool_results": lambda own, chat, message, queued: own.submit_tool_results(chat, []),
-    "list_queue": lambda own, chat, message, queued: own.list_queue(chat),
-    "edit_queued": lambda own, chat, message, queued: own.edit_queued(chat, queued, "Hi"),
-    "delete_queued": lambda own, chat, message, queued: own.delete_queued(chat, queued),
-    "reorder_queue": lambda own, chat, message, queued: own.reorder_queue(chat, [queued]),
-    "promote_queued": lambda own, chat, message, queued: own.promote_queued(chat, queued),
-    "open_events": lambda own, chat, message, queued: read_first(own, chat),
-    "list_attempts": lambda own, chat, message, queued: own.list_attempts(chat),
-    "list_runs": lambda own, chat, message, queued: own.list_runs(chat),
-    "get_run": lambda own, chat, message, queued: own.get_run(chat, "run_01"),
-}
-OF_NO_CHAT = {"create_chat", "list_chats", "list_models"}
 
 
 async def read_first(own: LocalService, chat_id: str) -> None:
@@ -51,20 +22,46 @@ async def read_first(own: LocalService, chat_id: str) -> None:
         await anext(events)
 
 
+BY_HAND: dict[str, Callable[[LocalService, str], Any]] = {
+    "check_chat": lambda own, chat: own.check_chat(chat),
+    "get_status": lambda own, chat: own.get_status(chat),
+    "interrupt_and_wait": lambda own, chat: own.interrupt_and_wait(chat),
+    "open_events": read_first,
+    "get_run": lambda own, chat: own.get_run(chat, "run_01"),
+}
+OPERATIONS = {each.name: each for each in operations(ChatApi)}
+OF_A_CHAT = [name for name, each in OPERATIONS.items() if "{chat_id}" in each.operation.path]
+
+
+def call(own: LocalService, name: str, names: dict[str, str]) -> Any:
+    """Carry out a use case on what these names stand for; an operation, with the body of its example."""
+    if name in BY_HAND:
+        return BY_HAND[name](own, names["chat_id"])
+    function, operation = OPERATIONS[name]
+    arguments: dict[str, Any] = {key: value for key, value in names.items() if f"{{{key}}}" in operation.path}
+    if operation.example is not None:
+        example = msgspec.json.encode(operation.example).decode()
+        for key, value in names.items():
+            example = example.replace(f"{{{key}}}", value)
+        arguments["body"] = msgspec.json.decode(example, type=get_type_hints(function)["body"])
+    return getattr(own, name)(**arguments)
+
+
 def test_every_use_case_is_tried() -> None:
-    named = {name for name, _ in inspect.getmembers(ChatService, inspect.isfunction) if not name.startswith("_")}
-    assert set(CALLS) | OF_NO_CHAT == named
+    named = {name for name, _ in inspect.getmembers(ChatApi, inspect.isfunction) if not name.startswith("_")}
+    assert set(BY_HAND) | set(OPERATIONS) == named
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", [*BY_HAND, *OF_A_CHAT])
 async def test_another_users_chat_is_not_found_and_stays_as_it_is(name: str, app: indelible.App) -> None:
     hers = await app.user("ada").create_chat("Hello", title="Hers")
     queued = (await hers.post("And?")).queued
     assert queued is not None
     before = await hers.details()
+    names = {"chat_id": hers.id, "message_id": before.messages[0].id, "queued_id": queued}
 
     with pytest.raises(NotFound, match="Chat not found"):
-        await CALLS[name](app.service, hers.id, before.messages[0].id, queued)
+        await call(app.service, name, names)
 
     assert await hers.details() == before
 
@@ -95,7 +92,7 @@ async def test_a_repeated_request_gets_the_same_answer_and_changes_nothing(app: 
 
     async def send() -> Any:
         once = await app.service.once("key", route="POST /messages", body_hash=b"1")
-        return await once.send(chat.id, "And?")
+        return await once.send(chat.id, NewMessage(text="And?"))
 
     assert await send() == await send()
     assert len(await chat.queue()) == 1
@@ -106,8 +103,8 @@ async def test_a_stop_waits_no_longer_than_it_was_told(app: indelible.App) -> No
     await app.store.acquire("somebody", limit=1)
     await app.store.beat("somebody")
 
-    stopped = await app.service.interrupt(chat.id, wait_s=0.01)
+    stopped = await app.service.interrupt(chat.id, Interruption(wait_s=0.01))
 
     assert (stopped.stopped, stopped.status) == (True, "interrupting")
-    again = await app.service.interrupt(chat.id, wait_s=0.01)
+    again = await app.service.interrupt(chat.id, Interruption(wait_s=0.01))
     assert (again.stopped, again.status, again.turn) == (True, "interrupting", stopped.turn)

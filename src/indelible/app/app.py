@@ -14,11 +14,11 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from indelible.api.events import FeedEvent
-from indelible.api.inputs import Content
-from indelible.api.operations import ChatService
+from indelible.api.inputs import Content, CreateChat, DraftRequest, declare_tools, to_blocks
+from indelible.api.operations import ChatApi
 from indelible.api.shapes import NEW_CHAT, ChatSummary, ModelEntry, StoredFile, UsagePage
 from indelible.app.archive import read_archive
 from indelible.app.chat import Chat, collect_pages
@@ -41,7 +41,7 @@ from indelible.store.store import Store
 class User:
     """The chats of one user. Another user's chat is `NotFound`."""
 
-    def __init__(self, service: ChatService) -> None:
+    def __init__(self, service: ChatApi) -> None:
         self._service = service
 
     async def create_chat(
@@ -55,9 +55,15 @@ class User:
         tools: Sequence[ToolSpec] | None = None,
     ) -> Chat:
         """Create a chat. With a message, the reply starts at once. `tools` are run by you: the reply waits for them."""
-        created = await self._service.create_chat(
-            message, model=model, system=system, title=title, parameters=parameters, tools=tools
+        body = CreateChat(
+            message=None if message is None else to_blocks(message),
+            model=model,
+            system=system,
+            title=title,
+            parameters=parameters,
+            tools=None if tools is None else declare_tools(tools),
         )
+        created = await self._service.create_chat(body)
         return Chat(self._service, created.id)
 
     async def chat(self, chat_id: str) -> Chat:
@@ -81,7 +87,7 @@ class User:
         """
         chosen: dict[str, Any] = {"label": label, "pinned": pinned, "archived": archived, "unread": unread}
         pages = await collect_pages(
-            lambda cursor, size: self._service.list_chats(search=search, **chosen, limit=size, cursor=cursor), limit
+            lambda cursor, size: self._service.list_chats(q=search, **chosen, limit=size, cursor=cursor), limit
         )
         return [chat for items in pages for chat in items]
 
@@ -91,7 +97,7 @@ class User:
 
     async def save_draft(self, text: str) -> None:
         """Keep what you have typed for a chat that does not exist yet; an empty text deletes it."""
-        await self._service.lists.save_draft(NEW_CHAT, text)
+        await self._service.lists.save_draft(NEW_CHAT, DraftRequest(text=text))
 
     async def import_chat(self, content: bytes) -> Chat:
         """Create a chat from an exported one (`chat.export()`). A file with a mistake is `Invalid`."""
@@ -105,7 +111,8 @@ class User:
         self, *, since: date | None = None, until: date | None = None, user: str | None = None, by_user: bool = False
     ) -> UsagePage:
         """What your chats used, by day and model: the last 30 days by default. Admins may ask for others."""
-        return await self._service.lists.get_usage(since=since, until=until, user=user, by_user=by_user)
+        by: Literal["user"] | None = "user" if by_user else None
+        return await self._service.lists.get_usage(since=since, until=until, user=user, by=by)
 
     def events(self, chat_id: str | None = None, *, after: str | None = None) -> AsyncGenerator[FeedEvent, None]:
         """The live list: the newest chats, then every change; with `chat_id`, the feed of that chat woven in.

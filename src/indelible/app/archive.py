@@ -28,7 +28,7 @@ from typing import Final, Literal, TypeVar
 
 from msgspec.structs import replace
 
-from indelible.api.operations import ChatService, FileService
+from indelible.api.operations import ChatApi, FileApi
 from indelible.api.shapes import CreatedChat
 from indelible.concurrency.tasks import run_to_completion
 from indelible.content import Block, File, ToolResult, encode
@@ -47,7 +47,7 @@ _EARLIEST: Final = (1980, 1, 1, 0, 0, 0)
 T = TypeVar("T")
 
 
-async def write_archive(service: ChatService, chat_id: str, path: Path) -> None:
+async def write_archive(service: ChatApi, chat_id: str, path: Path) -> None:
     """Write a chat and its files to `path`, which appears when it is whole. Raises `Invalid` if it can't be written."""
     content = await service.lists.export_chat(chat_id)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
@@ -61,7 +61,7 @@ async def write_archive(service: ChatService, chat_id: str, path: Path) -> None:
         await asyncio.to_thread(part.unlink, missing_ok=True)
 
 
-async def _add(files: FileService, file_id: str, archive: zipfile.ZipFile, path: Path) -> None:
+async def _add(files: FileApi, file_id: str, archive: zipfile.ZipFile, path: Path) -> None:
     try:
         file = await files.get_file(file_id)
     except NotFound:  # the chat still names it
@@ -86,7 +86,7 @@ def is_archive(path: Path) -> bool:
         return False
 
 
-async def read_archive(service: ChatService, path: Path) -> CreatedChat:
+async def read_archive(service: ChatApi, path: Path) -> CreatedChat:
     """Create a chat from an archive. Raises `Invalid` if it is none."""
     async with _open(path, path) as archive:
         chat = parse_file(await _run(path, _read_chat, archive))

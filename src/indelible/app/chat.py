@@ -24,8 +24,27 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from indelible.api.events import FeedEvent, MessageTree
-from indelible.api.inputs import ChatChanges, Content, IfBusy, check_if_busy, to_blocks
-from indelible.api.operations import MAX_PAGE, ChatService
+from indelible.api.inputs import (
+    BranchTarget,
+    ChatChanges,
+    Content,
+    DraftRequest,
+    EditedMessage,
+    Fork,
+    IfBusy,
+    Interruption,
+    MessageContent,
+    NewMessage,
+    QueueOrder,
+    ReadRequest,
+    ToolResultsRequest,
+    TurnRequest,
+    check_if_busy,
+    declare_tools,
+    to_blocks,
+    to_results,
+)
+from indelible.api.operations import MAX_PAGE, ChatApi
 from indelible.api.records import RunSummary, RunTree
 from indelible.api.shapes import (
     Accepted,
@@ -46,7 +65,7 @@ from indelible.content import ToolResult, ToolSpec
 class Chat:
     """One chat. A method that is not allowed in the chat's state raises `Refused` and changes nothing."""
 
-    def __init__(self, service: ChatService, chat_id: str) -> None:
+    def __init__(self, service: ChatApi, chat_id: str) -> None:
         self.id = chat_id
         self._service = service
 
@@ -71,39 +90,42 @@ class Chat:
         Nothing is sent until the reply is read; a reply that is never read causes a warning (`NeverSent`).
         """
         check_if_busy(if_busy)
-        blocks = to_blocks(content)
-        return self._reply(lambda: self._service.send(self.id, blocks, if_busy=if_busy, model=model))
+        message = NewMessage(content=to_blocks(content), if_busy=if_busy, model=model)
+        return self._reply(lambda: self._service.send(self.id, message))
 
     async def post(self, content: Content, *, if_busy: IfBusy = "queue", model: str | None = None) -> Accepted:
         """Send a message without waiting for the reply. When this returns, the message is on disk."""
-        return await self._service.send(self.id, content, if_busy=if_busy, model=model)
+        check_if_busy(if_busy)
+        message = NewMessage(content=to_blocks(content), if_busy=if_busy, model=model)
+        return await self._service.send(self.id, message)
 
     def edit(self, message_id: str, content: Content, *, model: str | None = None) -> Reply:
         """Edit one of your messages. The old message and its replies are kept as a branch."""
-        blocks = to_blocks(content)
-        return self._reply(lambda: self._service.edit(self.id, message_id, blocks, model=model))
+        message = EditedMessage(content=to_blocks(content), model=model)
+        return self._reply(lambda: self._service.edit(self.id, message_id, message))
 
     def regenerate(self, message_id: str, *, model: str | None = None) -> Reply:
         """Regenerate a reply, or answer one of your messages again; the old reply is kept as a branch."""
-        return self._reply(lambda: self._service.regenerate(self.id, message_id, model=model))
+        return self._reply(lambda: self._service.regenerate(self.id, message_id, TurnRequest(model=model)))
 
     def retry(self, *, model: str | None = None) -> Reply:
         """Retry after an error, or a message that has no complete reply, optionally with another model.
 
         A partial reply is continued.
         """
-        return self._reply(lambda: self._service.retry(self.id, model=model))
+        return self._reply(lambda: self._service.retry(self.id, TurnRequest(model=model)))
 
     def continue_(self, *, model: str | None = None) -> Reply:
         """Continue an interrupted reply."""
-        return self._reply(lambda: self._service.continue_(self.id, model=model))
+        return self._reply(lambda: self._service.continue_(self.id, TurnRequest(model=model)))
 
     def submit_tool_results(self, results: Sequence[ToolResult], *, turn: str | None = None) -> Reply:
         """Submit the results of the client tools that the reply is waiting for, all at once.
 
         With `turn`, results that come too late are refused, even if a later reply waits for calls with the same ids.
         """
-        return self._reply(lambda: self._service.submit_tool_results(self.id, results, turn=turn))
+        body = ToolResultsRequest(results=to_results(results), turn=turn)
+        return self._reply(lambda: self._service.submit_tool_results(self.id, body))
 
     def compact(self) -> Reply:
         """Replace older turns by a summary in the model's prompt. The reply has no text."""
@@ -111,7 +133,9 @@ class Chat:
 
     async def interrupt(self, *, turn: str | None = None, wait: bool = True) -> InterruptResult:
         """Stop the running reply; what was written is saved. With `turn`, only if that turn is still running."""
-        return await self._service.interrupt(self.id, turn=turn, wait_s=None if wait else 0)
+        if wait:
+            return await self._service.interrupt_and_wait(self.id, turn=turn)
+        return await self._service.interrupt(self.id, Interruption(turn=turn))
 
     # --- reading ---
 
@@ -164,7 +188,7 @@ class Chat:
 
     async def mark_read(self, seq: int | None = None) -> None:
         """Mark the chat as read: it is unread again when the next reply comes. With `seq`, up to this event."""
-        await self._service.lists.mark_read(self.id, seq)
+        await self._service.lists.mark_read(self.id, ReadRequest(seq=seq))
 
     async def draft(self) -> str:
         """What you have typed in this chat and not sent yet."""
@@ -172,7 +196,7 @@ class Chat:
 
     async def save_draft(self, text: str) -> None:
         """Keep what you have typed; an empty text deletes it. Nobody else sees it."""
-        await self._service.lists.save_draft(self.id, text)
+        await self._service.lists.save_draft(self.id, DraftRequest(text=text))
 
     async def export(self, format: ExportFormat = "json") -> bytes:
         """The chat as a file: all of it as JSON, for `user.import_chat`, or the active branch as Markdown ("md")."""
@@ -190,7 +214,7 @@ class Chat:
 
     async def edit_queued(self, queued_id: str, content: Content) -> None:
         """Edit a queued message."""
-        await self._service.edit_queued(self.id, queued_id, content)
+        await self._service.edit_queued(self.id, queued_id, MessageContent(content=to_blocks(content)))
 
     async def delete_queued(self, queued_id: str) -> None:
         """Remove a message from the queue."""
@@ -198,7 +222,7 @@ class Chat:
 
     async def reorder_queue(self, queued_ids: Sequence[str]) -> None:
         """Reorder the queue. Name every queued message exactly once."""
-        await self._service.reorder_queue(self.id, queued_ids)
+        await self._service.reorder_queue(self.id, QueueOrder(ids=list(queued_ids)))
 
     async def promote_queued(self, queued_id: str) -> None:
         """Send this queued message now; a running reply is stopped for it."""
@@ -228,7 +252,7 @@ class Chat:
             model=model,
             system=system,
             parameters=parameters,
-            tools=tools,
+            tools=declare_tools(tools) if isinstance(tools, list) else tools,
             debug=debug,
         )
         await self._service.update_chat(self.id, changes)
@@ -239,11 +263,11 @@ class Chat:
 
     async def switch_branch(self, message_id: str, *, exact: bool = False) -> None:
         """Switch to the branch of this message, at its newest end; with `exact`, to the message itself."""
-        await self._service.switch_branch(self.id, message_id, exact=exact)
+        await self._service.switch_branch(self.id, BranchTarget(message_id=message_id, exact=exact))
 
     async def fork(self, message_id: str) -> Chat:
         """Create a chat that starts with a copy of this one, up to and including the message."""
-        return Chat(self._service, (await self._service.fork_chat(self.id, message_id)).id)
+        return Chat(self._service, (await self._service.fork_chat(self.id, Fork(message_id=message_id))).id)
 
     async def delete(self) -> None:
         """Delete the chat and all its data. This can't be undone."""

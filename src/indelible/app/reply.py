@@ -30,7 +30,7 @@ from typing import Any, Literal, Self, cast
 import msgspec
 
 from indelible.api.events import FeedEvent
-from indelible.api.operations import ChatService
+from indelible.api.operations import ChatApi
 from indelible.api.shapes import Accepted, ChatMessage, LiveBlocks
 from indelible.concurrency.readings import Reading
 from indelible.content import Part, TextDelta, Usage
@@ -73,7 +73,7 @@ class Reply:
     with its chat. A reply that failed raises `ModelFailed`, after its last part.
     """
 
-    def __init__(self, service: ChatService, chat_id: str, begin: Callable[[], Awaitable[Accepted]] | Accepted) -> None:
+    def __init__(self, service: ChatApi, chat_id: str, begin: Callable[[], Awaitable[Accepted]] | Accepted) -> None:
         self.text = ""
         self.turn_id: str | None = None
         self.outcome: ReplyOutcome | None = None

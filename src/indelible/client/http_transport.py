@@ -28,7 +28,9 @@ import aiohttp
 import msgspec
 
 from indelible.api.events import EventBody, EventKind, FeedEvent
+from indelible.api.operations import PREFIX
 from indelible.clock import Clock, SystemClock
+from indelible.content import encode
 from indelible.errors import REFUSALS, IndelibleError, Invalid, NotAllowed, NotFound, Refused
 from indelible.files.byte_store import CHUNK_BYTES
 from indelible.models.http.sse import EventTooLarge, SseDecoder
@@ -37,7 +39,6 @@ T = TypeVar("T")
 
 _log = logging.getLogger("indelible.client")
 
-_PREFIX: Final = "/api/v1"
 _FIRST_BACK_OFF_S: Final = 0.05
 _LONGEST_BACK_OFF_S: Final = 2.0
 _REPORTED_AFTER_S: Final = 0.5
@@ -108,19 +109,26 @@ class HttpTransport:
         return await self._request("GET", path, bytes, params=_write_query(query))
 
     async def write(
-        self, result_type: type[T], method: str, path: str, body: Mapping[str, Any] | bytes | None = None
+        self,
+        result_type: type[T],
+        method: str,
+        path: str,
+        body: msgspec.Struct | Mapping[str, Any] | bytes | None = None,
     ) -> T:
-        """POST, PUT or PATCH of an object. A None is left out, except of a PATCH: it clears.
+        """POST, PUT or PATCH of an object. A None of a mapping is left out, except of a PATCH: it clears.
 
         JSON as bytes may be large: the server is asked before it is sent.
         """
         headers = {"Idempotency-Key": str(uuid.uuid4())}
+        sent: dict[str, Any] = {}
         if isinstance(body, bytes):
-            sent: dict[str, Any] = {"open_body": partial(BytesIO, body), "expect100": True}
+            sent = {"open_body": partial(BytesIO, body), "expect100": True}
+        elif body is not None:
+            if isinstance(body, Mapping) and method != "PATCH":
+                body = _leave_out_none(body)
+            sent = {"data": encode(body)}
+        if sent:
             headers["Content-Type"] = "application/json"
-        else:
-            given = body or {}
-            sent = {"json": given if method == "PATCH" else _leave_out_none(given)}
         return await self._request(method, path, partial(_decode, result_type), headers=headers, **sent)
 
     async def delete(self, path: str) -> None:
@@ -270,7 +278,7 @@ class HttpTransport:
         session = self._require_session()
         try:
             # A redirected POST would become a GET, without its body.
-            url = f"{self._url}{_PREFIX}{path}"
+            url = f"{self._url}{PREFIX}{path}"
             async with session.request(method, url, allow_redirects=False, **more) as response:
                 self._responses.add(response)
                 try:
@@ -288,7 +296,7 @@ class HttpTransport:
         if 300 <= response.status < 400:
             asked = str(response.url)
             target = urljoin(asked, response.headers.get("Location", ""))
-            target = target.removesuffix(asked[asked.index(_PREFIX) :])
+            target = target.removesuffix(asked[asked.index(PREFIX) :])
             raise ServerFailed(f"{self._url} redirects to {target}: use that URL.")
 
     def _doubt(self, response: aiohttp.ClientResponse, found: str) -> ServerFailed:

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from indelible.api.inputs import BranchTarget, Interruption, ToolResultsRequest, to_results
 from indelible.api.operations import MAX_PAGE
 from indelible.client.client import RemoteService
 from indelible.client.http_transport import HttpTransport
@@ -90,7 +91,7 @@ class ToolClient:
     async def _stop_first(self, turn_id: str, results: Results) -> None:
         self._user.deeds.stops += 1
         self._user.deeds.count("stop while waiting")
-        await self._client.interrupt(self._user.chat_id, turn=turn_id, wait_s=10)
+        await self._client.interrupt(self._user.chat_id, Interruption(turn=turn_id, wait_s=10))
         self._late = (turn_id, results)
         await self._try_late_results()
         self._late = (turn_id, results)
@@ -106,7 +107,8 @@ class ToolClient:
     async def _submit(self, turn_id: str, results: Results) -> bool:
         self._user.deeds.count("client results")
         try:
-            await self._client.submit_tool_results(self._user.chat_id, results, turn=turn_id)
+            body = ToolResultsRequest(results=to_results(results), turn=turn_id)
+            await self._client.submit_tool_results(self._user.chat_id, body)
         except (NotAllowed, Invalid):
             return False
         return True
@@ -149,7 +151,7 @@ async def visit_branches(client: RemoteService, evidence: Evidence) -> list[Bran
         return []
     visits = []
     for end_id in ends:
-        await client.switch_branch(evidence.chat_id, end_id)
+        await client.switch_branch(evidence.chat_id, BranchTarget(message_id=end_id))
         visits.append(BranchVisit(end_id, await _read_messages(client, evidence.chat_id)))
     return visits
 

@@ -19,9 +19,22 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, Literal
 
-from indelible.api.inputs import Content, IfBusy
+from indelible.api.inputs import (
+    BranchTarget,
+    Content,
+    CreateChat,
+    EditedMessage,
+    Fork,
+    IfBusy,
+    Interruption,
+    NewMessage,
+    TurnRequest,
+    declare_tools,
+    to_blocks,
+)
+from indelible.api.operations import FileApi
 from indelible.api.shapes import Accepted
-from indelible.client.client import RemoteFiles, RemoteService
+from indelible.client.client import RemoteService
 from indelible.content import File, Text
 from indelible.errors import IndelibleError, NotAllowed, NotFound
 from indelible.prove.evidence import Deeds, StoredCopy, UploadLog
@@ -78,7 +91,7 @@ class Uploader:
             sending.result()  # a refusal is a fault of the server
 
 
-async def upload(files: RemoteFiles, log: UploadLog, file: ProofFile) -> str:
+async def upload(files: FileApi, log: UploadLog, file: ProofFile) -> str:
     """Upload a file in pieces, and note that it was accepted."""
     data = file.data
     size = max(1, min(_PIECE_BYTES, len(data) // _PIECES_OF_A_SMALL_FILE))
@@ -176,7 +189,8 @@ class MessageSender:
 
     async def send(self, chat_id: str, deeds: Deeds, if_busy: IfBusy, *, may_ask: bool = True) -> Accepted:
         text, model = self.draw(may_ask=may_ask)
-        accepted = await self._client.send(chat_id, await self.attach(text), if_busy=if_busy, model=model)
+        message = NewMessage(content=to_blocks(await self.attach(text)), if_busy=if_busy, model=model)
+        accepted = await self._client.send(chat_id, message)
         self.note(deeds, text, model)
         return accepted
 
@@ -289,8 +303,8 @@ class UserActions:
         if target is None:
             return
         self._deeds.edits += 1
-        content = await self._sender.attach(text)
-        await self._client.edit(self._user.chat_id, target.id, content, model=model)
+        message = EditedMessage(content=to_blocks(await self._sender.attach(text)), model=model)
+        await self._client.edit(self._user.chat_id, target.id, message)
         self._sender.note(self._deeds, text, model)
         if model is None and target.text in self._deeds.models:
             self._deeds.models[text] = self._deeds.models[target.text]
@@ -302,7 +316,7 @@ class UserActions:
         self._deeds.edits += 1
         self._deeds.again += 1
         model = self._sender.draw_model()
-        accepted = await self._client.regenerate(self._user.chat_id, target.id, model=model)
+        accepted = await self._client.regenerate(self._user.chat_id, target.id, TurnRequest(model=model))
         self._note_model(accepted, model)
 
     # --- at rest ---
@@ -310,14 +324,15 @@ class UserActions:
     async def _branch(self) -> None:
         target = self._choose("user", "assistant", "tool", "notice", near=False)
         if target is not None:
-            await self._client.switch_branch(self._user.chat_id, target.id, exact=self._chance.random() < 0.5)
+            place = BranchTarget(message_id=target.id, exact=self._chance.random() < 0.5)
+            await self._client.switch_branch(self._user.chat_id, place)
 
     async def _fork(self) -> None:
         """Fork somewhere, and ask something there."""
         target = self._choose("user", "assistant", "tool", "notice", near=False)
         if target is None or len(self._user.forks) >= _FORKS_AT_MOST:
             return
-        forked = await self._client.fork_chat(self._user.chat_id, target.id)
+        forked = await self._client.fork_chat(self._user.chat_id, Fork(message_id=target.id))
         deeds = Deeds()
         self._user.forks[forked.id] = deeds
         path = [message for message in self._reader.transcript.list_ancestors(target.id) if message.role == "user"]
@@ -333,11 +348,11 @@ class UserActions:
         self._deeds.again += 1
         model = self._sender.draw_model()
         resume = self._client.retry if last.role == "user" else self._client.continue_
-        accepted = await resume(self._user.chat_id, model=model)
+        accepted = await resume(self._user.chat_id, TurnRequest(model=model))
         self._note_model(accepted, model)
         if self._chance.random() < _STOPPED_AGAIN:
             self._deeds.stops += 1
-            await self._client.interrupt(self._user.chat_id, turn=accepted.turn)
+            await self._client.interrupt(self._user.chat_id, Interruption(turn=accepted.turn))
 
     def _note_model(self, accepted: Accepted, model: str | None) -> None:
         if model is not None and accepted.turn is not None:
@@ -394,9 +409,9 @@ class SimulatedUser:
         """Open the chat with a first message."""
         text, _ = self.sender.draw(may_ask=True)
         model = self.sender.default_model
-        tools = CLIENT_TOOLS if self.sender.knows_replies else None
-        message = await self.sender.attach(text)
-        created = await self._client.create_chat(message, model=model, title="Proof", tools=tools)
+        tools = declare_tools(CLIENT_TOOLS) if self.sender.knows_replies else None
+        message = to_blocks(await self.sender.attach(text))
+        created = await self._client.create_chat(CreateChat(message=message, model=model, title="Proof", tools=tools))
         self.chat_id = created.id
         self.sender.note(self.deeds, text, model)
 
@@ -431,4 +446,4 @@ class SimulatedUser:
         turn_id = reader.transcript.turn_id
         if turn_id is not None:
             self.deeds.stops += 1
-            await self._client.interrupt(self.chat_id, turn=turn_id)
+            await self._client.interrupt(self.chat_id, Interruption(turn=turn_id))

@@ -13,20 +13,21 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from fastapi import APIRouter, FastAPI
-from fastapi.routing import APIRoute
+from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse, Response
-from starlette.routing import BaseRoute, Match
+from starlette.routing import BaseRoute, Match, Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from indelible.api.records import RunTree, WholeRun
 from indelible.app.compose import open_app
 from indelible.clock import Clock, SystemClock
 from indelible.models.protocol import Model
 from indelible.server.access.middleware import AccessMiddleware
 from indelible.server.access.proxies import normalize_base_path
 from indelible.server.dependencies import ServerState
-from indelible.server.direct_route import DirectRoute
+from indelible.server.docs_page import write_docs_page
 from indelible.server.head_requests import HeadRequests
 from indelible.server.limits.body_limits import BodyLimits
 from indelible.server.login import oidc_routes
@@ -34,36 +35,30 @@ from indelible.server.login import pages as login
 from indelible.server.login.first_login import ensure_first_admin, offer_login
 from indelible.server.login.oidc import check_oidc
 from indelible.server.login.oidc_routes import is_own_path
-from indelible.server.openapi.docs_page import write_docs_page
-from indelible.server.openapi.documented_problems import document_problems
-from indelible.server.openapi.response_schemas import add_answer_schemas
+from indelible.server.openapi_document import write_document
 from indelible.server.problem_details import add_problem_handlers
 from indelible.server.prometheus import PrometheusMetrics
 from indelible.server.router import Router
-from indelible.server.routes import (
-    chats,
-    debug,
-    feed,
-    files,
-    health,
-    lists,
-    messages,
-    queue,
-    session,
-    shared_links,
-    shares,
-    tokens,
-    turns,
-    users,
-)
+from indelible.server.routes import debug, lists, shared_links  # noqa: F401  (they add to the router)
+from indelible.server.routes.feed import router as feed_router
+from indelible.server.routes.files import router as file_router
+from indelible.server.routes.health import health
+from indelible.server.routes.operations import router
+from indelible.server.routes.session import router as session_router
 from indelible.server.streaming.sse import DEFAULT_PACE, Pace
 from indelible.server.wires import routes as wires
 from indelible.server.wires.openai.error_middleware import OpenAIErrors
 from indelible.server.wires.openai.failures import RefusedByName, answer_refusal_by_name
 from indelible.settings import Settings
+from indelible.store.transfer import ChatFile
 from indelible.tools.toolset import AnyTool, name_of
 
-PREFIX: Final = "/api/v1"
+own: Final = Router()
+"""The routes of our own API. They depend on no setting, so all servers of a process share them."""
+for each in (router, feed_router, file_router, session_router, health):
+    own.include(each)
+_ALSO: Final = (ChatFile, RunTree, WholeRun)
+"""The types of responses that are not sent by the router."""
 _WEB: Final = Path(__file__).parent / "web"
 
 _PAGE_HEADERS: Final = {
@@ -87,41 +82,7 @@ class _WebFiles(StaticFiles):
         return response
 
 
-_routes: dict[tuple[int, str], tuple[APIRouter, list[BaseRoute]]] = {}
-"""The routes of a router (by its `id`: it is not hashable) with a prefix. They depend on no setting, and making them
-takes most of a server's start-up time, so all servers of a process share them."""
-
-
-def _make_routes(router: APIRouter, prefix: str) -> list[BaseRoute]:
-    table = APIRouter(route_class=DirectRoute)
-    for route in router.routes:
-        assert isinstance(route, APIRoute)
-        table.add_api_route(
-            prefix + route.path,
-            route.endpoint,
-            methods=sorted(route.methods or ()),
-            tags=route.tags,
-            status_code=route.status_code,
-            response_class=route.response_class,
-            responses={**document_problems(route, prefix + route.path), **route.responses},
-            include_in_schema=route.include_in_schema,
-            openapi_extra=route.openapi_extra,
-        )
-    return table.routes
-
-
-def _add_routes(application: FastAPI, router: APIRouter | Router, *, prefix: str = "") -> None:
-    """Add each route to the application itself. A router that is included would be searched twice per request."""
-    if isinstance(router, Router):  # it has its prefix
-        application.router.routes.append(router)
-        return
-    key = (id(router), prefix)
-    if key not in _routes:
-        _routes[key] = (router, _make_routes(router, prefix))  # keeps the router, so no other object gets its id
-    application.router.routes += _routes[key][1]
-
-
-def _redirect_slashes(application: FastAPI) -> None:
+def _redirect_slashes(application: Starlette) -> None:
     """Lead from `/docs/` to `/docs`, and from `/web` to `/web/`.
 
     Starlette can do so too, but to whatever name the client has sent as `Host`. Here only a path is told.
@@ -201,47 +162,24 @@ class Server:
         if self.server_state is not None:
             self.server_state.app.feed.close()
 
-    def _make_application(self) -> FastAPI:
-        application = FastAPI(
-            title="Indelible",
-            version="1",
-            lifespan=self._live,
-            docs_url=None,  # `show_docs` serves it: FastAPI's own page loads scripts from another site
-            redoc_url=None,
-            redirect_slashes=False,  # see `_redirect_slashes`
-        )
+    def _make_application(self) -> Starlette:
+        routes: list[BaseRoute] = [health]
+        if not self.only_health:
+            routes = [own, wires.router, self._make_pages(), Mount("/web", _WebFiles(directory=_WEB), name="web")]
+            if self.settings.oidc_issuer:
+                routes.append(oidc_routes.router)
+        application = Starlette(routes=routes, lifespan=self._live)
+        application.router.redirect_slashes = False  # see `_redirect_slashes`
         _redirect_slashes(application)
-        if self.only_health:
-            _add_routes(application, health.health)
-            add_problem_handlers(application)
-            return application
-        # The routes of every turn come first: a request is compared with one route after the other.
-        every = (chats, feed, messages, queue, turns, debug, lists, files, session, tokens, users, shares, shared_links)
-        for routes in every:
-            _add_routes(application, routes.router, prefix=PREFIX)
-        _add_routes(application, health.models, prefix=PREFIX)
-        _add_routes(application, health.health)
-        _add_routes(application, wires.router)
         application.add_exception_handler(RefusedByName, answer_refusal_by_name)
         add_problem_handlers(application)
-        add_answer_schemas(application)
+        return application
 
-        @application.get("/web/routes.json", include_in_schema=False)
-        async def list_routes() -> JSONResponse:
-            """Which routes this server has: the page hides what it lacks."""
-            routes = [
-                f"{method} {route.path}"
-                for route in application.routes
-                if isinstance(route, APIRoute)
-                for method in sorted(route.methods or ())
-            ]
-            routers = [route for route in application.routes if isinstance(route, Router)]
-            routes += [f"{each.method} {each.path}" for router in routers for each in router.operations]
-            return JSONResponse(routes, headers=_PAGE_HEADERS)
-
-        application.mount("/web", _WebFiles(directory=_WEB), name="web")
-
+    def _make_pages(self) -> Router:
+        """What a browser shows."""
+        pages = Router()
         base_path = normalize_base_path(self.settings.base_path)
+        document = write_document(own.facts, also=_ALSO)
 
         def show_html(page: str) -> HTMLResponse:
             """A page whose links include the base path under which we are served."""
@@ -253,22 +191,30 @@ class Server:
                 return FileResponse(file, headers=_PAGE_HEADERS)
             return show_html(await asyncio.to_thread(file.read_text))
 
-        @application.get("/", include_in_schema=False)
+        @pages.get("/")
         async def show_page() -> Response:
             return await show_file("index.html")
 
-        @application.get("/docs", include_in_schema=False)
+        @pages.get("/docs")
         async def show_docs() -> HTMLResponse:
-            return show_html(write_docs_page(application.openapi()))
+            return show_html(write_docs_page(document))
 
-        if self.settings.oidc_issuer:
-            _add_routes(application, oidc_routes.router)
-        login.add_login_pages(application, show_file, has_oidc=bool(self.settings.oidc_issuer))
+        @pages.get("/openapi.json")
+        async def show_document() -> JSONResponse:
+            return JSONResponse(document)
 
-        return application
+        @pages.get("/web/routes.json")
+        async def list_routes(request: Request) -> JSONResponse:
+            """Which routes this server has: the page hides what it lacks."""
+            routers = [route for route in request.app.routes if isinstance(route, Router)]
+            routes = [f"{each.method} {each.path}" for router in routers for each in router.facts]
+            return JSONResponse(routes, headers=_PAGE_HEADERS)
+
+        login.add_login_pages(pages, show_file, has_oidc=bool(self.settings.oidc_issuer))
+        return pages
 
     @asynccontextmanager
-    async def _live(self, application: FastAPI) -> AsyncIterator[None]:
+    async def _live(self, application: Starlette) -> AsyncIterator[None]:
         metrics = PrometheusMetrics()
         try:
             async with open_app(

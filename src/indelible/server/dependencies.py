@@ -1,25 +1,21 @@
 """What every route depends on: the process state, the user's service, and JSON responses.
 
 A route calls one method of the service of the user who sent the request (service/chats.py), which checks that the chat
-is theirs. A write may carry
-an `Idempotency-Key`: `Writes` is then the service for this one request, so that the command, its response and the key
-are committed in one transaction (rule 3.5). A repeated request gets the same response and changes nothing.
-
-Every dependency is `async`, though none of these waits: FastAPI sends others to a thread, which cost more than the
-request. None depends on another: FastAPI resolves each one again for every request, which costs as much as a query.
+is theirs. A write may carry an `Idempotency-Key`: `Writes` is then the service for this one request, so that the
+command, its response and the key are committed in one transaction (rule 3.5). A repeated request gets the same response
+and changes nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
-from fastapi import Depends, Query, Request
-from msgspec import Meta
+from starlette.requests import Request
 from starlette.responses import Response
 
-from indelible.api.operations import MAX_PAGE
+from indelible.api.operations import AccountApi, FileApi, ListApi
 from indelible.app.app import App
 from indelible.content import encode
 from indelible.errors import RateLimited
@@ -31,15 +27,12 @@ from indelible.server.limits.rate_limits import TokenBuckets
 from indelible.server.problem_details import NotReady
 from indelible.server.prometheus import PrometheusMetrics
 from indelible.server.readiness import Readiness
-from indelible.server.router import FromRequest
+from indelible.server.router import JSON, FromRequest
 from indelible.server.streaming.sse import Pace
 from indelible.service.access import Access, Identity
-from indelible.service.accounts import AccountService, ShareService
+from indelible.service.accounts import LocalAccounts
 from indelible.service.chats import LocalService
 from indelible.settings import Settings
-
-JSON: Final = "application/json"
-PageLimit = Annotated[int, Query(ge=1, le=MAX_PAGE), Meta(ge=1, le=MAX_PAGE)]
 
 
 @dataclass
@@ -92,7 +85,7 @@ async def get_state(request: Request) -> ServerState:
     return state
 
 
-State = Annotated[ServerState, Depends(get_state), FromRequest(get_state)]
+State = Annotated[ServerState, FromRequest(get_state)]
 
 
 async def get_ready_state(request: Request) -> ServerState:
@@ -101,7 +94,7 @@ async def get_ready_state(request: Request) -> ServerState:
     return state
 
 
-ReadyState = Annotated[ServerState, Depends(get_ready_state), FromRequest(get_ready_state)]
+ReadyState = Annotated[ServerState, FromRequest(get_ready_state)]
 """The state, for a route that opens a stream or starts a reply: a process that is leaving refuses it (`NotReady`)."""
 
 
@@ -116,7 +109,7 @@ async def find_identity(request: Request) -> Identity:
     return get_identity(request)
 
 
-Login = Annotated[Identity, Depends(find_identity), FromRequest(find_identity)]
+Login = Annotated[Identity, FromRequest(find_identity)]
 """Who sends the request."""
 
 
@@ -125,7 +118,7 @@ async def get_service(request: Request) -> LocalService:
     return (await get_state(request)).app.service_of(identity.user_id, is_admin=identity.is_admin)
 
 
-Reads = Annotated[LocalService, Depends(get_service), FromRequest(get_service)]
+Reads = Annotated[LocalService, FromRequest(get_service)]
 """The service of the user who sent the request."""
 
 
@@ -138,26 +131,26 @@ async def get_service_once(request: Request) -> LocalService:
     return await service.once(key, route=f"{request.method} {request.url.path}", body_hash=body_hash)
 
 
-Writes = Annotated[LocalService, Depends(get_service_once), FromRequest(get_service_once)]
+Writes = Annotated[LocalService, FromRequest(get_service_once)]
 """The same, for a request that may be repeated."""
 
 
-async def get_sharing(request: Request) -> ShareService:
+async def get_lists(request: Request) -> ListApi:
+    return (await get_service(request)).lists
+
+
+async def get_lists_once(request: Request) -> ListApi:
+    return (await get_service_once(request)).lists
+
+
+async def get_files(request: Request) -> FileApi:
+    return (await get_service(request)).files
+
+
+async def get_accounts(request: Request) -> AccountApi:
     app = (await get_state(request)).app
-    return ShareService(app.shares, Access(app.store, app.shares), get_identity(request).user_id)
-
-
-Sharing = Annotated[ShareService, Depends(get_sharing), FromRequest(get_sharing)]
-"""Sharing chats, for the user who sent the request."""
-
-
-async def get_accounts(request: Request) -> AccountService:
-    app = (await get_state(request)).app
-    return AccountService(app.accounts, get_identity(request), clock=app.clock)
-
-
-Accounts = Annotated[AccountService, Depends(get_accounts), FromRequest(get_accounts)]
-"""Tokens and users, for the login that sent the request."""
+    access = Access(app.store, app.shares)
+    return LocalAccounts(app.accounts, app.shares, access, get_identity(request), clock=app.clock)
 
 
 def answer_json(value: Any, status: int = 200) -> Response:

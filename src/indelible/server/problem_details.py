@@ -14,7 +14,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fastapi.exceptions import RequestValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -79,11 +78,7 @@ _STATUSES: Final = {
 """The statuses of refusals, by their kinds (errors.py)."""
 
 _HEADERS: Final = {name.decode(): value.decode() for name, value in DATA_HEADERS}
-_NOT_SENT_AS_JSON: Final = "Send the body as JSON, with the header `Content-Type: application/json`."
-_LONGEST_NAME: Final = 40
-_LONGEST_SENTENCE: Final = 300
 _LONGEST_DETAIL: Final = 500
-_DEEPEST_PLACE: Final = 6
 _BY_STATUS: Final = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 
 
@@ -113,7 +108,6 @@ def add_problem_handlers(application: Starlette) -> None:
     application.add_exception_handler(Refused, _answer_refusal)
     application.add_exception_handler(StoreFailed, _answer_store_failure)
     application.add_exception_handler(NotReady, _answer_not_ready)
-    application.add_exception_handler(RequestValidationError, _answer_bad_request)
     application.add_exception_handler(HTTPException, _answer_http)
     application.add_exception_handler(Exception, _answer_internal_error)
 
@@ -143,22 +137,6 @@ async def _answer_store_failure(_request: Request, error: Exception) -> Response
 
 async def _answer_not_ready(_request: Request, error: Exception) -> Response:
     return make_problem(503, "not_ready", str(error))
-
-
-async def _answer_bad_request(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    problems = error.errors()
-    is_given = problems[0]["loc"] == ("body",) and problems[0]["type"] != "missing"
-    if is_given and "json" not in request.headers.get("content-type", "").lower():
-        return make_problem(422, "invalid", _NOT_SENT_AS_JSON)
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return make_problem(422, "invalid", _describe_mistake(problems[0]) + more)
-
-
-def _describe_mistake(found: Mapping[str, Any]) -> str:
-    """One mistake in a request. Names of unknown fields are the client's, and may be long."""
-    place = ".".join(_shorten(str(name), _LONGEST_NAME) for name in found["loc"][:_DEEPEST_PLACE])
-    return f"{place}: {_shorten(found['msg'], _LONGEST_SENTENCE)}"
 
 
 def _shorten(text: str, longest: int) -> str:

@@ -5,13 +5,14 @@ added:
 
     chat_id: str                                     a name in the path
     limit: Annotated[int, Meta(ge=1, le=200)] = 50   one value of the query, or of a header (`Annotated[…, HEADER]`)
-    body: NewMessage                                 the JSON body, a msgspec struct; optional if it is `| None = None`
+    body: NewMessage                                 the JSON body, a msgspec struct; optional if it has a default
     service: Annotated[LocalService, FromRequest(f)]   what `f` makes of the request, once all of the above is valid
     request: Request                                 the request itself
 
-What it returns is sent as JSON, None as 204, a `Response` as it is. A mistake in a value is an `Invalid` (422) that
-names its place, as in `body.tools[1].name: …`; a body that is no JSON at all is a 400. That is everything our routes
-need. A function that asks for more is refused when it is added, so no request can be the first to find out. A
+A use case (api/operations.py) is added as it is declared: its `self` is what `Router.add` is told to make of the
+request. What a route returns is sent as JSON, None as 204, a `Response` as it is. A mistake in a value is an `Invalid`
+(422) that names its place, as in `body.tools[1].name: …`; a body that is no JSON at all is a 400. That is all our
+routes need. A function that asks for more is refused when it is added, so no request can be the first to find out. A
 dependency takes the request and nothing else: nothing is resolved while a request waits.
 
 msgspec decodes a body by its type and stops at the first mistake, so a body of mistakes costs no more than a valid one.
@@ -39,6 +40,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
+from indelible.api.operations import UseCase
 from indelible.content import encode
 from indelible.errors import Invalid
 
@@ -46,6 +48,9 @@ JSON: Final = "application/json"
 HEADER: Final = "header"
 """In `Annotated`: the value is a header's, named like the parameter with `-` for `_`."""
 F = TypeVar("F", bound=Callable[..., Any])
+
+Respond = Callable[[Request, Mapping[str, Any], Any], Response]
+"""Makes the response from the arguments and the result, for a route whose result is not simply sent as JSON."""
 
 _SINGLE: Final = (str, int, float, bool, date)
 _NOT_SENT_AS_JSON: Final = "Send the body as JSON, with the header `Content-Type: application/json`."
@@ -92,8 +97,8 @@ class RequestValue:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation:
-    """What is known of a route, as a value: the router, the document and the tests read it."""
+class RouteFacts:
+    """What is known of a route, as a value: the router and the document read it."""
 
     method: str
     path: str
@@ -101,7 +106,9 @@ class Operation:
     description: str
     values: tuple[RequestValue, ...]
     body: Any = None
-    """The type of the body; a union with None if it may be missing."""
+    """The type of the body."""
+    body_default: Any = Parameter.empty
+    """What the function gets if there is no body; empty: there must be one."""
     result: Any = None
     """The type of what is sent as JSON with `status`."""
     made: Mapping[str, Callable[[Request], Any]] = field(default_factory=dict)
@@ -122,18 +129,24 @@ class Operation:
 
 
 class Route:
-    """An operation and the function that carries it out."""
+    """What is known of a route, and the function that answers it."""
 
-    def __init__(self, operation: Operation, function: Callable[..., Any], request_name: str | None) -> None:
-        self.operation = operation
+    def __init__(
+        self,
+        facts: RouteFacts,
+        function: Callable[..., Any],
+        request_name: str | None,
+        respond: Respond | None = None,
+    ) -> None:
+        self.facts = facts
         self._function = function
         self._request_name = request_name
-        self._names = operation.names
-        self._values = [(value.name, value.key, value) for value in operation.values]
-        self._defaults = {value.name: value.default for value in operation.values if not value.is_required}
-        self._made = [(name, make, iscoroutinefunction(make)) for name, make in operation.made.items()]
-        self._decode = None if operation.body is None else msgspec.json.Decoder(operation.body).decode
-        self._needs_body = operation.body is not None and strip_none(operation.body) == operation.body
+        self._respond = respond
+        self._names = facts.names
+        self._values = [(value.name, value.key, value) for value in facts.values]
+        self._defaults = {value.name: value.default for value in facts.values if not value.is_required}
+        self._made = [(name, make, iscoroutinefunction(make)) for name, make in facts.made.items()]
+        self._decode = None if facts.body is None else msgspec.json.Decoder(facts.body).decode
 
     async def answer(self, request: Request, found: Sequence[str]) -> Response:
         """The response to a request, with what was found in its path."""
@@ -141,9 +154,11 @@ class Route:
         result = await self._function(**arguments)
         if isinstance(result, Response):
             return result
+        if self._respond is not None:
+            return self._respond(request, arguments, result)
         if result is None:
             return Response(status_code=204)
-        return Response(encode(result), status_code=self.operation.status, media_type=JSON)
+        return Response(encode(result), status_code=self.facts.status, media_type=JSON)
 
     async def _read(self, request: Request, found: Sequence[str]) -> dict[str, Any]:
         arguments: dict[str, Any] = dict(zip(self._names, found, strict=True))
@@ -169,9 +184,9 @@ class Route:
         except ClientDisconnect as error:
             raise HTTPException(400, "The request was cut.") from error  # nobody reads it
         if not body:
-            if self._needs_body:
+            if self.facts.body_default is Parameter.empty:
                 raise Invalid("body: required.")
-            return None
+            return self.facts.body_default
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
             raise Invalid(_NOT_SENT_AS_JSON)
         assert self._decode is not None
@@ -244,9 +259,9 @@ class Router(BaseRoute):
         self._by_method: dict[str, _Node] = {}
 
     @property
-    def operations(self) -> list[Operation]:
+    def facts(self) -> list[RouteFacts]:
         """Everything that can be asked for, in the order in which it was added."""
-        return [route.operation for route in self.routes]
+        return [route.facts for route in self.routes]
 
     # --- adding routes ---
 
@@ -266,13 +281,41 @@ class Router(BaseRoute):
         return self.route("DELETE", path, **about)
 
     def route(self, method: str, path: str, **about: Any) -> Callable[[F], F]:
-        """A decorator; `about` are fields of `Operation` that do not follow from the function."""
+        """A decorator; `about` are fields of `RouteFacts` that do not follow from the function."""
 
         def add(function: F) -> F:
             self._add(make_route(method, self._prefix + path, function, **{"tag": self._tag, **about}))
             return function
 
         return add
+
+    def add(
+        self,
+        use_case: UseCase,
+        of: Callable[[Request], Any],
+        *,
+        respond: Respond | None = None,
+        **about: Any,
+    ) -> None:
+        """Add the route of a use case, of the object that `of` makes of the request."""
+        name, declared = use_case.name, use_case.operation
+
+        def use(self: Any, **arguments: Any) -> Any:
+            return getattr(self, name)(**arguments)
+
+        given = {"tag": self._tag, "status": declared.status, "name": name.rstrip("_"), "problems": declared.problems}
+        path = self._prefix + declared.path
+        self._add(
+            make_route(
+                declared.method,
+                path,
+                use_case.function,
+                of=of,
+                use=use,
+                respond=respond,
+                **{**given, **about},
+            )
+        )
 
     def include(self, other: Router) -> None:
         """Add the routes of another router."""
@@ -281,8 +324,8 @@ class Router(BaseRoute):
 
     def _add(self, route: Route) -> None:
         self.routes.append(route)
-        parts = route.operation.path.split("/")
-        self._by_method.setdefault(route.operation.method, _Node()).add(parts, route)
+        parts = route.facts.path.split("/")
+        self._by_method.setdefault(route.facts.method, _Node()).add(parts, route)
 
     # --- answering ---
 
@@ -318,12 +361,22 @@ def _read_path(scope: Scope) -> str:
 # --- from a signature to a route ---
 
 
-def make_route(method: str, path: str, function: Callable[..., Any], **about: Any) -> Route:
+def make_route(
+    method: str,
+    path: str,
+    function: Callable[..., Any],
+    *,
+    of: Callable[[Request], Any] | None = None,
+    use: Callable[..., Any] | None = None,
+    respond: Respond | None = None,
+    **about: Any,
+) -> Route:
     """The route of this function. Raises `TypeError` if it asks for something that a route cannot give."""
     kinds = get_type_hints(function, include_extras=True)
     result = kinds.pop("return", None)
     names, values, made = re.findall(r"{(\w+)", path), list[RequestValue](), dict[str, Any]()
     body = request_name = None
+    body_default: Any = Parameter.empty
     for name, parameter in signature(function).parameters.items():
         kind = kinds.get(name)
         marks = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
@@ -333,12 +386,14 @@ def make_route(method: str, path: str, function: Callable[..., Any], **about: An
             names.remove(name)
         elif kind is Request:
             request_name = name
+        elif name == "self" and of is not None:
+            made[name] = of
         elif maker is not None:
             made[name] = maker.make
         elif name == "body":
             _check(_is_struct(strip_none(kind)), function, name)
-            _check((kind == strip_none(kind)) == (parameter.default is Parameter.empty), function, name)
-            body = kind
+            body, body_default = kind, parameter.default
+            _check((kind != strip_none(kind)) == (body_default is None), function, name)
         else:
             place: Literal["query", "header"] = "header" if HEADER in marks else "query"
             single = strip_none(get_args(kind)[0] if HEADER in marks else kind)
@@ -346,7 +401,7 @@ def make_route(method: str, path: str, function: Callable[..., Any], **about: An
             values.append(RequestValue(name=name, place=place, kind=single, default=parameter.default))
     _check(not names and iscoroutinefunction(function), function, ", ".join(names) or "its result")
     is_response = isinstance(result, type) and issubclass(result, Response)
-    operation = Operation(
+    facts = RouteFacts(
         **{
             "method": method,
             "path": path,
@@ -354,13 +409,14 @@ def make_route(method: str, path: str, function: Callable[..., Any], **about: An
             "description": (function.__doc__ or "").strip(),
             "values": tuple(values),
             "body": body,
+            "body_default": body_default,
             "made": made,
             "result": None if is_response or result is NoneType else result,
             "status": 204 if result is NoneType else 200,
             **about,
         }
     )
-    return Route(operation, function, request_name)
+    return Route(facts, use or function, request_name, respond)
 
 
 def _check(is_readable: bool, function: Callable[..., Any], name: str) -> None:  # noqa: FBT001

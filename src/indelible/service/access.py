@@ -23,12 +23,13 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from indelible.api.shapes import ALL_SCOPES, Link, Scope, StoredFile, UsageDay, UserRole
+from indelible.api.shapes import ALL_SCOPES, ChatSummary, Link, Scope, StoredFile, UsageDay, UserRole
 from indelible.clock import Clock
 from indelible.errors import ChatNotFound, NotFound, NotPermitted, RateLimited, ReadOnly, StoredFileNotFound
 from indelible.files.store import FileStore
 from indelible.machine import commands
 from indelible.machine.commands import Command
+from indelible.service.guests import show_summary
 from indelible.store.accounts import Credential, CredentialKey
 from indelible.store.shares import ShareStore
 from indelible.store.store import Store
@@ -64,6 +65,11 @@ class Access:
     async def find_share(self, chat_id: str, user_id: str) -> str | None:
         """The share that lets this user read another's chat."""
         return None if self._shares is None else await self._shares.find_share(chat_id, user_id)
+
+    async def list_shared(self, user_id: str, *, limit: int) -> list[ChatSummary]:
+        """The chats that others share with this user, as a guest sees them, most recently updated first."""
+        found = [] if self._shares is None else await self._shares.list_shared(user_id, limit=limit)
+        return [show_summary(summary) for summary in found]
 
     @asynccontextmanager
     async def explained(self, chat_id: str, user_id: str) -> AsyncIterator[None]:

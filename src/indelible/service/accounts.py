@@ -17,14 +17,12 @@ from typing import Final
 
 from msgspec.structs import asdict
 
-from indelible.api.inputs import MAX_TOKEN_LABEL
+from indelible.api.inputs import MAX_TOKEN_LABEL, NewShare, NewToken, NewUser, UserChanges
 from indelible.api.shapes import (
     ALL_SCOPES,
-    ChatPage,
     CreatedShare,
     CreatedToken,
     Link,
-    Scope,
     SharePage,
     TokenPage,
     UserInfo,
@@ -34,7 +32,6 @@ from indelible.api.shapes import (
 from indelible.clock import Clock
 from indelible.errors import Invalid, NotFound, NotPermitted
 from indelible.service.access import Access, Identity
-from indelible.service.guests import show_summary
 from indelible.store.accounts import Account, AccountStore
 from indelible.store.shares import ShareStore
 
@@ -42,30 +39,34 @@ FIRST_ADMIN: Final = "local"
 """The user whose chats a server without a login serves, and whose token the setting `token` is."""
 
 
-class AccountService:
+class LocalAccounts:
     """For one login."""
 
-    def __init__(self, accounts: AccountStore, identity: Identity, *, clock: Clock) -> None:
+    def __init__(
+        self, accounts: AccountStore, shares: ShareStore, access: Access, identity: Identity, *, clock: Clock
+    ) -> None:
         self._accounts = accounts
+        self._shares = shares
+        self._access = access
         self._identity = identity
         self._clock = clock
+
+    # --- tokens ---
 
     async def list_tokens(self) -> TokenPage:
         self._identity.check_scope("admin")
         return TokenPage(items=await self._accounts.list_tokens(self._identity.user_id))
 
-    async def create_token(
-        self, *, label: str, scopes: Sequence[Scope], expires_in_s: float | None = None
-    ) -> CreatedToken:
+    async def create_token(self, body: NewToken) -> CreatedToken:
         self._identity.check_scope("admin")
-        check_token(label, scopes)
-        for scope in scopes:
+        check_token(body.label, body.scopes)
+        for scope in body.scopes:
             if scope not in self._identity.scopes:
                 raise NotPermitted(f"You can't give a token the scope `{scope}`: you don't have it.")
-        wanted = None if expires_in_s is None else self._clock.now() + timedelta(seconds=expires_in_s)
+        wanted = None if body.expires_in_s is None else self._clock.now() + timedelta(seconds=body.expires_in_s)
         expires_at = min((end for end in (wanted, self._identity.token_expires_at) if end is not None), default=None)
         made, secret = await self._accounts.create_token(
-            self._identity.user_id, label=label, scopes=scopes, expires_at=expires_at
+            self._identity.user_id, label=body.label, scopes=body.scopes, expires_at=expires_at
         )
         return CreatedToken(**asdict(made), token=secret)
 
@@ -73,20 +74,41 @@ class AccountService:
         self._identity.check_scope("admin")
         await self._accounts.revoke_token(token_id, user_id=self._identity.user_id)
 
+    # --- users ---
+
     async def list_users(self) -> UserPage:
         self._identity.check_admin()
         return UserPage(items=[_show_user(account) for account in await self._accounts.list_users()])
 
-    async def add_user(self, name: str, *, role: UserRole) -> UserInfo:
+    async def add_user(self, body: NewUser) -> UserInfo:
         self._identity.check_admin()
-        return _show_user(await self._accounts.add_user(name, role=role))
+        return _show_user(await self._accounts.add_user(body.name, role=body.role))
 
-    async def update_user(self, name: str, *, role: UserRole | None, disabled: bool | None) -> UserInfo:
+    async def update_user(self, name: str, body: UserChanges) -> UserInfo:
         self._identity.check_admin()
-        check_change(name, role=role, disabled=disabled)
-        if name == self._identity.user and (disabled or role == "user"):
+        check_change(name, role=body.role, disabled=body.disabled)
+        if name == self._identity.user and (body.disabled or body.role == "user"):
             raise Invalid("You can't disable or demote yourself. Ask another admin, or use `indelible user`.")
-        return _show_user(await self._accounts.update_user(name, role=role, disabled=disabled))
+        return _show_user(await self._accounts.update_user(name, role=body.role, disabled=body.disabled))
+
+    # --- shares ---
+
+    async def list_shares(self, chat_id: str) -> SharePage:
+        async with self._access.explained(chat_id, self._identity.user_id):
+            return SharePage(items=await self._shares.list_shares(chat_id, owner_id=self._identity.user_id))
+
+    async def share_chat(self, chat_id: str, body: NewShare) -> CreatedShare:
+        owner_id = self._identity.user_id
+        async with self._access.explained(chat_id, owner_id):
+            if body.user is not None:
+                made = await self._shares.share_with_user(chat_id, body.user, owner_id=owner_id)
+                return CreatedShare(**asdict(made), url=None)
+            made, key = await self._shares.share_by_link(chat_id, owner_id=owner_id)
+            return CreatedShare(**asdict(made), url=f"/shared/{key}")
+
+    async def delete_share(self, chat_id: str, share_id: str) -> None:
+        async with self._access.explained(chat_id, self._identity.user_id):
+            await self._shares.delete_share(chat_id, share_id, owner_id=self._identity.user_id)
 
 
 def check_token(label: str, scopes: Sequence[str]) -> None:
@@ -108,36 +130,6 @@ def check_change(name: str, *, role: UserRole | None = None, disabled: bool | No
 
 def _show_user(account: Account) -> UserInfo:
     return UserInfo(name=account.name, role=account.role, disabled=account.disabled, created_at=account.created_at)
-
-
-class ShareService:
-    """For one user."""
-
-    def __init__(self, shares: ShareStore, access: Access, user_id: str) -> None:
-        self._shares = shares
-        self._access = access
-        self._user_id = user_id
-
-    async def share(self, chat_id: str, user: str | None) -> CreatedShare:
-        async with self._access.explained(chat_id, self._user_id):
-            if user is not None:
-                made = await self._shares.share_with_user(chat_id, user, owner_id=self._user_id)
-                return CreatedShare(**asdict(made), url=None)
-            made, key = await self._shares.share_by_link(chat_id, owner_id=self._user_id)
-            return CreatedShare(**asdict(made), url=f"/shared/{key}")
-
-    async def list_shares(self, chat_id: str) -> SharePage:
-        async with self._access.explained(chat_id, self._user_id):
-            return SharePage(items=await self._shares.list_shares(chat_id, owner_id=self._user_id))
-
-    async def delete_share(self, chat_id: str, share_id: str) -> None:
-        async with self._access.explained(chat_id, self._user_id):
-            await self._shares.delete_share(chat_id, share_id, owner_id=self._user_id)
-
-    async def list_shared(self, *, limit: int) -> ChatPage:
-        """The chats that others share with this user, most recently updated first."""
-        found = await self._shares.list_shared(self._user_id, limit=limit)
-        return ChatPage(items=[show_summary(summary) for summary in found], next=None)
 
 
 async def open_link(shares: ShareStore, key: str) -> Link:

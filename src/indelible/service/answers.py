@@ -128,14 +128,24 @@ def split_either(found: Sequence[T], limit: int, *, is_backward: bool) -> tuple[
 
 
 def name_neighbours(
-    items: Sequence[T], *, before: str | None, after: str | None, has_more: bool, name: Callable[[T], str]
+    ids: Sequence[str], *, before: str | None, after: str | None, has_more: bool
 ) -> tuple[str | None, str | None]:
     """`next` and `previous` of a page of a list from the newest on, which was asked for with `before` or `after`."""
-    if not items:
+    if not ids:
         return None, None
     has_older = has_more if after is None else True
     has_newer = before is not None if after is None else has_more
-    return name(items[-1]) if has_older else None, name(items[0]) if has_newer else None
+    return ids[-1] if has_older else None, ids[0] if has_newer else None
+
+
+async def load_page(
+    load: Callable[..., Coroutine[Any, Any, Sequence[T]]], *, before: str | None, after: str | None, limit: int
+) -> tuple[list[T], str | None, str | None]:
+    """A page of such a list of things with ids, and its `next` and `previous`."""
+    named = {"before": before and check_name(before), "after": after and check_name(after)}
+    items, has_more = split_either(await load(**named, limit=limit + 1), limit, is_backward=after is not None)
+    ids = [item.id for item in items]  # type: ignore[attr-defined]
+    return items, *name_neighbours(ids, **named, has_more=has_more)
 
 
 def write_list_cursor(chat: ChatSummary, *, backward: bool = False) -> str:

@@ -27,7 +27,24 @@ import msgspec
 from msgspec.structs import replace
 
 from indelible.api.events import BEGINNING, FeedEvent, MessageTree
-from indelible.api.inputs import ChatChanges, Content, IfBusy, check_changes, check_if_busy, to_blocks
+from indelible.api.inputs import (
+    SAME_MODEL,
+    STOP_NOW,
+    BranchTarget,
+    ChatChanges,
+    CreateChat,
+    EditedMessage,
+    Fork,
+    Interruption,
+    MessageContent,
+    NewMessage,
+    QueueOrder,
+    ToolResultsRequest,
+    TurnRequest,
+    check_body,
+    check_if_busy,
+    to_blocks,
+)
 from indelible.api.records import RunTree
 from indelible.api.shapes import (
     Accepted,
@@ -64,9 +81,8 @@ from indelible.service.answers import (
     describe_copy,
     describe_nothing,
     describe_updated,
-    name_neighbours,
+    load_page,
     perform_once,
-    split_either,
     write_cursor,
 )
 from indelible.service.files import LocalFiles
@@ -162,29 +178,19 @@ class LocalService:
 
     # --- chats ---
 
-    async def create_chat(
-        self,
-        message: Content | None = None,
-        *,
-        model: str | None = None,
-        system: str | None = None,
-        title: str | None = None,
-        parameters: dict[str, Any] | None = None,
-        tools: Sequence[ToolSpec] | None = None,
-    ) -> CreatedChat:
-        specs = msgspec.UNSET if tools is None else list(tools)
-        check_changes(ChatChanges(model=model, system=system, title=title, parameters=parameters, tools=specs))
-        check_parameters(parameters or {})
-        blocks = [] if message is None else to_blocks(message)
+    async def create_chat(self, body: CreateChat) -> CreatedChat:
+        check_body(replace(body, message=None), "The chat was not created")
+        check_parameters(body.parameters or {})
+        blocks = [] if body.message is None else to_blocks(body.message)
         new = NewChat(
             owner_id=await self.get_user_id(create=True),
             blocks=blocks,
-            model=model,
-            system_prompt=system,
-            title=title,
-            parameters=parameters,
+            model=body.model,
+            system_prompt=body.system,
+            title=body.title,
+            parameters=body.parameters,
             suggested_title=extract_title(blocks),
-            tools=None if tools is None else list(tools),
+            tools=None if body.tools is None else [tool.to_spec() for tool in body.tools],
         )
 
         def describe(outcome: Outcome) -> CreatedChat:
@@ -193,27 +199,30 @@ class LocalService:
                 status=str(outcome.status),
                 turn=outcome.turn_id,
                 cursor=write_cursor(outcome),
-                title=new.suggested_title if title is None else title,
-                model=model,
+                title=new.suggested_title if new.title is None else new.title,
+                model=new.model,
                 message=outcome.messages[0].id if outcome.messages else None,
             )
 
-        command = commands.Create(with_message=message is not None)
+        command = commands.Create(with_message=body.message is not None)
         return await self._execute(new_id("chat"), command, new, describe, CreatedChat)
 
     async def list_chats(
         self,
         *,
-        search: str | None = None,
+        q: str | None = None,
         label: str | None = None,
         pinned: bool | None = None,
         archived: bool = False,
         unread: bool | None = None,
+        shared: bool = False,
         limit: int = 50,
         cursor: str | None = None,
     ) -> ChatPage:
+        if shared:
+            return await self.lists.list_shared(limit=limit)
         wanted = ChatFilter(archived=archived, label=label, pinned=pinned, unread=unread)
-        return await self.lists.list_chats(wanted, search=search, limit=limit, cursor=cursor)
+        return await self.lists.list_chats(wanted, search=q, limit=limit, cursor=cursor)
 
     @property
     def lists(self) -> LocalLists:
@@ -236,12 +245,12 @@ class LocalService:
         details = replace(details, **msgspec.structs.asdict(beside))
         return details if share_id is None else show_chat(details)
 
-    async def update_chat(self, chat_id: str, changes: ChatChanges) -> UpdatedChat:
-        check_changes(changes)
-        self.check_model(changes.model if isinstance(changes.model, str) else None)
-        check_parameters(changes.parameters or {})
-        archived = None if changes.archived is msgspec.UNSET else changes.archived
-        return await self.patch_chat(chat_id, _to_patch(changes), archived=archived)
+    async def update_chat(self, chat_id: str, body: ChatChanges) -> UpdatedChat:
+        check_body(body, "The chat has not changed")
+        self.check_model(body.model if isinstance(body.model, str) else None)
+        check_parameters(body.parameters or {})
+        archived = None if body.archived is msgspec.UNSET else body.archived
+        return await self.patch_chat(chat_id, _to_patch(body), archived=archived)
 
     async def patch_chat(self, chat_id: str, patch: ChatPatch, *, archived: bool | None = None) -> UpdatedChat:
         """Carry out an update that was checked."""
@@ -254,9 +263,9 @@ class LocalService:
     async def delete_chat(self, chat_id: str) -> None:
         await self._execute(chat_id, commands.Delete(), None, describe_nothing, NoneType)
 
-    async def fork_chat(self, chat_id: str, message_id: str) -> CreatedChat:
+    async def fork_chat(self, chat_id: str, body: Fork) -> CreatedChat:
         user_id = await self.get_user_id()
-        named = (check_name(chat_id), check_name(message_id))
+        named = (check_name(chat_id), check_name(body.message_id))
         fork = partial(self._store.fork, *named, new_chat_id=new_id("chat"), owner_id=user_id, user_id=user_id)
         async with self._access.explained(chat_id, user_id):
             return await perform_once(self._key, fork, describe_copy, CreatedChat)
@@ -286,23 +295,21 @@ class LocalService:
         )
         return show_messages(shown) if as_guest else shown
 
-    async def send(
-        self, chat_id: str, content: Content, *, if_busy: IfBusy = "queue", model: str | None = None
-    ) -> Accepted:
-        check_if_busy(if_busy)
-        blocks = to_blocks(content)
-        payload = UserInput(blocks=blocks, model=model, suggested_title=extract_title(blocks))
-        return await self._accept(chat_id, _SENDS[if_busy](), payload)
+    async def send(self, chat_id: str, body: NewMessage) -> Accepted:
+        check_if_busy(body.if_busy)
+        blocks = body.to_blocks()
+        payload = UserInput(blocks=blocks, model=body.model, suggested_title=extract_title(blocks))
+        return await self._accept(chat_id, _SENDS[body.if_busy](), payload)
 
-    async def edit(self, chat_id: str, message_id: str, content: Content, *, model: str | None = None) -> Accepted:
-        payload = UserInput(blocks=to_blocks(content), model=model)
+    async def edit(self, chat_id: str, message_id: str, body: EditedMessage) -> Accepted:
+        payload = UserInput(blocks=body.to_blocks(), model=body.model)
         return await self._accept(chat_id, commands.Edit(message_id=message_id), payload)
 
-    async def regenerate(self, chat_id: str, message_id: str, *, model: str | None = None) -> Accepted:
-        return await self._accept(chat_id, commands.Regenerate(message_id=message_id), ModelChoice(model=model))
+    async def regenerate(self, chat_id: str, message_id: str, body: TurnRequest = SAME_MODEL) -> Accepted:
+        return await self._accept(chat_id, commands.Regenerate(message_id=message_id), ModelChoice(model=body.model))
 
-    async def switch_branch(self, chat_id: str, message_id: str, *, exact: bool = False) -> Accepted:
-        return await self._accept(chat_id, commands.SwitchBranch(message_id=message_id, exact=exact))
+    async def switch_branch(self, chat_id: str, body: BranchTarget) -> Accepted:
+        return await self._accept(chat_id, commands.SwitchBranch(message_id=body.message_id, exact=body.exact))
 
     async def get_tree(self, chat_id: str) -> MessageTree:
         share_id = await self._access.check_read(chat_id, await self.get_user_id())
@@ -311,27 +318,31 @@ class LocalService:
 
     # --- turns ---
 
-    async def interrupt(self, chat_id: str, *, turn: str | None = None, wait_s: float | None = 0) -> InterruptResult:
-        command = commands.Interrupt(turn_id=turn)
+    async def interrupt(self, chat_id: str, body: Interruption = STOP_NOW) -> InterruptResult:
+        return await self._stop(chat_id, body.turn, body.wait_s)
+
+    async def interrupt_and_wait(self, chat_id: str, *, turn: str | None = None) -> InterruptResult:
+        return await self._stop(chat_id, turn, None)
+
+    async def _stop(self, chat_id: str, turn: str | None, wait_s: float | None) -> InterruptResult:
         describe = partial(describe_stop, turn=turn)
-        stop = await self._execute(chat_id, command, None, describe, Stop)
+        stop = await self._execute(chat_id, commands.Interrupt(turn_id=turn), None, describe, Stop)
         if wait_s != 0:
             stop = await wait_for_end(self._feed, chat_id, stop, wait_s=wait_s)
         return stop.result
 
-    async def retry(self, chat_id: str, *, model: str | None = None) -> Accepted:
-        return await self._accept(chat_id, commands.Retry(), ModelChoice(model=model))
+    async def retry(self, chat_id: str, body: TurnRequest = SAME_MODEL) -> Accepted:
+        return await self._accept(chat_id, commands.Retry(), ModelChoice(model=body.model))
 
-    async def continue_(self, chat_id: str, *, model: str | None = None) -> Accepted:
-        return await self._accept(chat_id, commands.Continue(), ModelChoice(model=model))
+    async def continue_(self, chat_id: str, body: TurnRequest = SAME_MODEL) -> Accepted:
+        return await self._accept(chat_id, commands.Continue(), ModelChoice(model=body.model))
 
     async def compact(self, chat_id: str) -> Accepted:
         return await self._accept(chat_id, commands.Compact())
 
-    async def submit_tool_results(
-        self, chat_id: str, results: Sequence[ToolResult], *, turn: str | None = None
-    ) -> Accepted:
-        command = commands.ToolResults(call_ids=tuple(result.call_id for result in results), turn_id=turn)
+    async def submit_tool_results(self, chat_id: str, body: ToolResultsRequest) -> Accepted:
+        results = [result.to_result() for result in body.results]
+        command = commands.ToolResults(call_ids=tuple(result.call_id for result in results), turn_id=body.turn)
         return await self._accept(chat_id, command, await self.cut_results(chat_id, results))
 
     async def cut_results(self, chat_id: str, results: Sequence[ToolResult]) -> ToolResultsInput:
@@ -350,15 +361,15 @@ class LocalService:
         await self._check_owner(chat_id)
         return QueuePage(items=await self._store.queue(chat_id))
 
-    async def edit_queued(self, chat_id: str, queued_id: str, content: Content) -> Accepted:
-        payload = QueuedInput(blocks=to_blocks(content))
+    async def edit_queued(self, chat_id: str, queued_id: str, body: MessageContent) -> Accepted:
+        payload = QueuedInput(blocks=body.to_blocks())
         return await self._accept(chat_id, commands.EditQueued(queued_id=queued_id), payload)
 
     async def delete_queued(self, chat_id: str, queued_id: str) -> None:
         await self._accept(chat_id, commands.DeleteQueued(queued_id=queued_id))
 
-    async def reorder_queue(self, chat_id: str, queued_ids: Sequence[str]) -> Accepted:
-        return await self._accept(chat_id, commands.ReorderQueue(queued_ids=tuple(queued_ids)))
+    async def reorder_queue(self, chat_id: str, body: QueueOrder) -> Accepted:
+        return await self._accept(chat_id, commands.ReorderQueue(queued_ids=tuple(body.ids)))
 
     async def promote_queued(self, chat_id: str, queued_id: str) -> Accepted:
         return await self._accept(chat_id, commands.PromoteQueued(queued_id=queued_id))
@@ -397,20 +408,16 @@ class LocalService:
         self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
     ) -> AttemptPage:
         await self._check_owner(chat_id)
-        named = {"before": before and check_name(before), "after": after and check_name(after)}
-        found = await self._store.attempts(chat_id, **named, limit=limit + 1)
-        items, has_more = split_either(found, limit, is_backward=after is not None)
-        older, newer = name_neighbours(items, **named, has_more=has_more, name=lambda attempt: attempt.id)
+        load = partial(self._store.attempts, chat_id)
+        items, older, newer = await load_page(load, before=before, after=after, limit=limit)
         return AttemptPage(items=items, next=older, previous=newer)
 
     async def list_runs(
         self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
     ) -> RunPage:
         await self._check_owner(chat_id)
-        named = {"before": before and check_name(before), "after": after and check_name(after)}
-        found = await self._records.list_runs(chat_id, **named, limit=limit + 1)
-        items, has_more = split_either(found, limit, is_backward=after is not None)
-        older, newer = name_neighbours(items, **named, has_more=has_more, name=lambda run: run.id)
+        load = partial(self._records.list_runs, chat_id)
+        items, older, newer = await load_page(load, before=before, after=after, limit=limit)
         return RunPage(items=items, next=older, previous=newer)
 
     async def get_run(self, chat_id: str, run_id: str) -> RunTree:
@@ -485,4 +492,6 @@ def _to_patch(changes: ChatChanges) -> ChatPatch:
     given.pop("archived", None)
     if "system" in given:
         given["system_prompt"] = given.pop("system")
+    if isinstance(changes.tools, list):
+        given["tools"] = [tool.to_spec() for tool in changes.tools]
     return ChatPatch(**given)

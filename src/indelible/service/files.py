@@ -1,6 +1,6 @@
 """Every use case of files, for one user, in process.
 
-`FileService` (api/operations.py) says what each one promises; `LocalFiles` implements it here, and `RemoteFiles`
+`FileApi` (api/operations.py) says what each one promises; `LocalFiles` implements it here, and `RemoteFiles`
 (client/client.py) over HTTP. A file of another user is `NotFound`, exactly as one that does not exist, unless a chat
 that shows it is shared (access.py).
 
@@ -19,7 +19,7 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 from indelible.api.inputs import OpenChunks
-from indelible.api.operations import FileService
+from indelible.api.operations import FileApi
 from indelible.api.shapes import FilePage, Link, StoredFile
 from indelible.errors import Invalid, StoredFileNotFound
 from indelible.files.byte_store import CHUNK_BYTES, split_chunks
@@ -130,7 +130,7 @@ class Upload:
             raise Invalid(f"Can't read {path}: {error.strerror}.") from error
 
 
-async def read_all(files: FileService, file_id: str) -> bytes:
+async def read_all(files: FileApi, file_id: str) -> bytes:
     """All bytes of a file. Raises `NotFound` if it was deleted meanwhile."""
     size = (await files.get_file(file_id)).size
     async with files.open_file(file_id) as chunks:

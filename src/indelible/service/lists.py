@@ -21,12 +21,13 @@ from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime
 from functools import partial
 from types import NoneType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 from msgspec.structs import replace
 
 from indelible.api.events import FeedEvent
+from indelible.api.inputs import ALL_OF_IT, DraftRequest, ReadRequest, check_body
 from indelible.api.shapes import NEW_CHAT, ChatPage, CreatedChat, Draft, ExportFormat, UsageDay, UsagePage, UsageTotal
 from indelible.content import Block, File, ResultOutcome, Source, Text, ToolCall, ToolResult, encode
 from indelible.errors import Invalid, NotPermitted, TooLarge
@@ -64,9 +65,6 @@ def add_up(days: list[UsageDay]) -> UsageTotal:
 
 
 _USAGE_DAYS: Final = 30
-
-
-_LARGEST_SEQ: Final = 2**63 - 1
 
 
 class LocalLists:
@@ -115,11 +113,14 @@ class LocalLists:
             previous=None if page.previous is None else write_place(page.previous),
         )
 
-    async def mark_read(self, chat_id: str, seq: int | None = None) -> None:
-        if seq is not None and not 0 <= seq <= _LARGEST_SEQ:
-            raise Invalid("seq: the number of an event, 0 or more.")
+    async def list_shared(self, *, limit: int) -> ChatPage:
+        """The chats that others share with this user, most recently updated first."""
+        return ChatPage(items=await self._access.list_shared(await self._get_user_id(), limit=limit), next=None)
+
+    async def mark_read(self, chat_id: str, body: ReadRequest = ALL_OF_IT) -> None:
+        check_body(body, "The chat was not marked as read")
         user_id = await self._get_user_id()
-        mark = partial(self._store.mark_read, chat_id, user_id, seq)
+        mark = partial(self._store.mark_read, chat_id, user_id, body.seq)
         async with self._access.explained(chat_id, user_id):
             await perform_once(self._key, mark, describe_nothing, NoneType)
 
@@ -127,8 +128,9 @@ class LocalLists:
         await self._check_chat(chat_id)
         return await self._store.draft(chat_id, await self._get_user_id())
 
-    async def save_draft(self, chat_id: str, text: str) -> None:
+    async def save_draft(self, chat_id: str, body: DraftRequest) -> None:
         await self._check_chat(chat_id)
+        text = body.text
         size_bytes, limit = len(encode(text)), self._dependencies.limits.message_bytes
         if size_bytes > limit:
             raise TooLarge(f"Draft too long: {size_bytes:,} bytes (limit {limit:,}).")
@@ -180,12 +182,17 @@ class LocalLists:
         return replace(file, messages=messages)
 
     async def get_usage(
-        self, *, since: date | None = None, until: date | None = None, user: str | None = None, by_user: bool = False
+        self,
+        *,
+        since: date | None = None,
+        until: date | None = None,
+        user: str | None = None,
+        by: Literal["user"] | None = None,
     ) -> UsagePage:
         last = until or datetime.now(UTC).date()
         first = since or date.fromordinal(max(1, last.toordinal() - _USAGE_DAYS + 1))
         user_id: str | None = await self._get_user_id()
-        if user is not None or by_user:
+        if user is not None or by is not None:
             if not self._is_admin:
                 raise NotPermitted("Only an admin may read the usage of other users.")
             user_id = None

@@ -32,7 +32,7 @@ import msgspec
 from msgspec.structs import replace
 
 from indelible.api.events import Position
-from indelible.api.inputs import IfBusy, to_blocks
+from indelible.api.inputs import EditedMessage, IfBusy, NewMessage, TurnRequest, to_blocks
 from indelible.api.shapes import Accepted, ChatMessage
 from indelible.content import Block, Message, ToolResult, ToolSpec, encode
 from indelible.content.messages import extract_title, find_first_words
@@ -288,15 +288,17 @@ class TurnService:
         self, chat_id: str, blocks: Sequence[Block], *, if_busy: IfBusy, model: str | None = None
     ) -> TurnStart:
         """Start a turn now, or after the one that runs."""
-        return start_of(chat_id, await self.service.send(chat_id, blocks, if_busy=if_busy, model=model))
+        message = NewMessage(content=[*blocks], if_busy=if_busy, model=model)
+        return start_of(chat_id, await self.service.send(chat_id, message))
 
     async def edit(self, chat_id: str, message_id: str, blocks: Sequence[Block], *, model: str | None) -> TurnStart:
         """Start a turn that answers this message in place of another."""
-        return start_of(chat_id, await self.service.edit(chat_id, message_id, blocks, model=model))
+        message = EditedMessage(content=[*blocks], model=model)
+        return start_of(chat_id, await self.service.edit(chat_id, message_id, message))
 
     async def regenerate(self, chat_id: str, message_id: str, *, model: str | None = None) -> TurnStart:
         """Start a turn that answers a message anew."""
-        return start_of(chat_id, await self.service.regenerate(chat_id, message_id, model=model))
+        return start_of(chat_id, await self.service.regenerate(chat_id, message_id, TurnRequest(model=model)))
 
     # --- finding turns ---
 

@@ -22,7 +22,7 @@ from indelible.testing import ScriptedModel
 from indelible.tools.tool import tool
 
 DOCS = Path(__file__).parents[3] / "docs"
-ROUTES = [(each.method, each.path) for each in router.operations]
+ROUTES = [(each.method, each.path) for each in router.facts]
 
 
 @tool

@@ -24,8 +24,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from fastapi.exceptions import HTTPException
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 

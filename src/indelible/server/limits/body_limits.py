@@ -11,7 +11,7 @@ A compressed body is refused, an uploaded file too: its size would be known only
 An exported chat may have many values, because it is decoded by type and the first mistake ends that; and it may be
 large, so a user has one import at a time in memory: the next one is not read before that.
 
-What passes here is bounded, and schemas.py gives every list in it a limit of its own.
+What passes here is bounded, and api/inputs.py gives every list in it a limit of its own.
 
 Must stay true (tests/server/test_body_limits.py): the count is exact where it decides; no mistake costs more than a
 valid body of the same size.

@@ -21,7 +21,7 @@ from typing import Final
 from urllib.parse import quote
 
 import msgspec
-from fastapi import APIRouter, Request
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from indelible.api.shapes import ALL_SCOPES
@@ -30,14 +30,15 @@ from indelible.server.access.browser_checks import is_own_host
 from indelible.server.dependencies import ServerState, State
 from indelible.server.login.cookies import clear_flow_cookie, name_flow_cookie, set_flow_cookie, set_session_cookie
 from indelible.server.login.oidc import Flow, LoginFailed, OidcProvider, new_flow
+from indelible.server.router import Router
 from indelible.store.accounts import Account
 
 _log: Final = logging.getLogger(__name__)
 
-router = APIRouter()
+router = Router()
 
 
-@router.get("/login/oidc", include_in_schema=False)
+@router.get("/login/oidc")
 async def start_login(request: Request, state: State, next: str = "/") -> Response:
     """Go to the provider."""
     flow = new_flow(next if is_own_path(next) else f"{state.base_path}/")
@@ -52,7 +53,7 @@ async def start_login(request: Request, state: State, next: str = "/") -> Respon
     return response
 
 
-@router.get("/login/oidc/callback", include_in_schema=False)
+@router.get("/login/oidc/callback")
 async def finish_login(request: Request, state: State) -> Response:
     """Open a session for the user whom the provider names."""
     query = request.query_params

@@ -10,22 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from fastapi import FastAPI
 from starlette.responses import Response
 
 from indelible.server.dependencies import answer_json
+from indelible.server.router import Router
 
 
-def add_login_pages(application: FastAPI, show_file: Callable[[str], Awaitable[Response]], *, has_oidc: bool) -> None:
-    @application.get("/login", include_in_schema=False)
+def add_login_pages(router: Router, show_file: Callable[[str], Awaitable[Response]], *, has_oidc: bool) -> None:
+    @router.get("/login")
     async def show_login() -> Response:
         return await show_file("login.html")
 
-    @application.get("/login/methods", include_in_schema=False)
+    @router.get("/login/methods")
     async def list_methods() -> Response:
         return answer_json({"token": True, "oidc": has_oidc})
 
-    @application.get("/shared/{key}", include_in_schema=False)
+    @router.get("/shared/{key}")
     async def show_shared(key: str) -> Response:  # noqa: ARG001  (the page reads it from its address)
         response = await show_file("index.html")
         response.headers["X-Robots-Tag"] = "noindex"

@@ -1,4 +1,4 @@
-"""The attempts of a chat, and the recorded exchanges with its providers.
+"""One recorded run with its exchanges.
 
 A run may have a hundred megabytes, so it is streamed, exchange by exchange (recording/replay.py). Its status
 200 is sent first. If the run is deleted meanwhile, or the database fails, the only way left to report it is to truncate
@@ -12,39 +12,28 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from fastapi import APIRouter
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
 from indelible.api.records import RunTree, WholeRun
-from indelible.api.shapes import AttemptPage, RunPage
 from indelible.errors import NotFound, StoreFailed
 from indelible.recording.replay import write_run
-from indelible.server.dependencies import JSON, PageLimit, Reads, State, answer_json
-from indelible.server.openapi.response_schemas import answers
+from indelible.server.dependencies import Reads, State, answer_json
+from indelible.server.openapi_document import refer_to
+from indelible.server.router import JSON
+from indelible.server.routes.operations import router
 
 _log: Final = logging.getLogger(__name__)
 
-router = APIRouter(tags=["debug"])
+_RUN: Final = {
+    200: {
+        "description": "A recorded run; without `bodies`, only their sizes.",
+        "content": {JSON: {"schema": {"anyOf": [refer_to(WholeRun), refer_to(RunTree)]}}},
+    }
+}
 
 
-@router.get("/chats/{chat_id}/attempts", **answers(AttemptPage))
-async def list_attempts(
-    chat_id: str, service: Reads, before: str | None = None, after: str | None = None, limit: PageLimit = 50
-) -> Response:
-    """List every attempt at every step, newest first, failed ones included."""
-    return answer_json(await service.list_attempts(chat_id, before=before, after=after, limit=limit))
-
-
-@router.get("/chats/{chat_id}/debug/runs", **answers(RunPage))
-async def list_runs(
-    chat_id: str, service: Reads, before: str | None = None, after: str | None = None, limit: PageLimit = 50
-) -> Response:
-    """List the recorded runs, newest first."""
-    return answer_json(await service.list_runs(chat_id, before=before, after=after, limit=limit))
-
-
-@router.get("/chats/{chat_id}/debug/runs/{run_id}", **answers(WholeRun, RunTree))
+@router.get("/chats/{chat_id}/debug/runs/{run_id}", tag="chats", responses=_RUN)
 async def get_run(
     chat_id: str, run_id: str, service: Reads, state: State, *, bodies: bool = True, download: bool = False
 ) -> Response:

@@ -1,4 +1,4 @@
-"""The feed of a chat: every event from the reader's cursor on, as server-sent events."""
+"""Feeds as server-sent events: a chat's, from the reader's cursor on, and the live list of a tab."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Request
-from starlette.responses import Response
+from starlette.requests import Request
 
-from indelible.feed import Reader
+from indelible.api.operations import PREFIX
+from indelible.feed import ListReader, Reader
 from indelible.server.access.revocation import OpenRequest
 from indelible.server.dependencies import Reads, ReadyState, ServerState
 from indelible.server.limits.feed_slots import WithSlot
+from indelible.server.router import HEADER, Router
 from indelible.server.streaming.sse import FeedResponse
 from indelible.service.access import Identity
 from indelible.service.chats import LocalService
 
-router = APIRouter(tags=["feed"])
+router = Router(prefix=PREFIX, tag="chats")
 
 
 @router.get(
     "/chats/{chat_id}/events",
-    response_class=Response,
     responses={200: {"content": {"text/event-stream": {}}, "description": "Events; see docs/feed.md."}},
 )
 async def stream_events(
@@ -32,7 +32,7 @@ async def stream_events(
     service: Reads,
     *,
     after: str | None = None,
-    last_event_id: Annotated[str | None, Header()] = None,
+    last_event_id: Annotated[str | None, HEADER] = None,
 ) -> WithSlot:
     """Stream the chat's events (SSE). Without a cursor: a snapshot, then new events. `after=start`: all events."""
     return answer_feed(request, state, service, chat_id, last_event_id or after)
@@ -59,3 +59,29 @@ def answer_feed(
     identity: Identity | None = request.scope["identity"]
     reader_id = identity.user_id if identity is not None else chat_id
     return WithSlot(FeedResponse(open_reader, pace=state.pace), state.feed_slots, reader_id)
+
+
+@router.get(
+    "/events",
+    responses={200: {"content": {"text/event-stream": {}}, "description": "Events; see docs/lists.md."}},
+)
+async def stream_tab(
+    request: Request,
+    state: ReadyState,
+    service: Reads,
+    *,
+    chat: str | None = None,
+    after: str | None = None,
+    last_event_id: Annotated[str | None, HEADER] = None,
+) -> WithSlot:
+    """Stream all that a tab shows (SSE): the newest chats, their changes and, with `chat`, that chat's feed."""
+    open_request: OpenRequest = request.scope["open_request"]
+
+    @asynccontextmanager
+    async def open_reader() -> AsyncIterator[Reader | ListReader]:
+        async with service.lists.open_tab_reader(chat, last_event_id or after) as (reader, share_id):
+            open_request.depend_on(share_id)
+            yield reader
+
+    tab = FeedResponse(open_reader, pace=state.pace)
+    return WithSlot(tab, state.feed_slots, await service.get_user_id())

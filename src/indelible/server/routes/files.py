@@ -1,4 +1,4 @@
-"""Files: upload, list, download, preview, delete.
+"""Files: upload, download, preview.
 
 What somebody uploaded must never run in the origin of the page: a file is always sent as an attachment, with the type
 that its bytes show, `nosniff`, and a policy that lets nothing in it run or load. Only the preview, which this server
@@ -19,21 +19,22 @@ from contextlib import aclosing
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
-from fastapi import APIRouter, Query, Request
-from starlette.requests import ClientDisconnect
+from msgspec import Meta
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
-from indelible.api.shapes import FilePage, StoredFile
+from indelible.api.operations import PREFIX
+from indelible.api.shapes import StoredFile
 from indelible.errors import NotFound, Refused, StoreFailed
 from indelible.files.media_types import describe_content_type
-from indelible.server.dependencies import PageLimit, Reads, answer_json
+from indelible.server.dependencies import Reads, answer_json
 from indelible.server.head_requests import is_head
 from indelible.server.limits.uploads import UploadBody
-from indelible.server.openapi.documented_problems import document_problem
-from indelible.server.openapi.response_schemas import answers
+from indelible.server.openapi_document import refer_to
 from indelible.server.problem_details import answer_refusal, make_problem
 from indelible.server.ranges import Unsatisfiable, parse_range
+from indelible.server.router import JSON, Router
 from indelible.service.access import FileGrant
 from indelible.service.files import LocalFiles
 from indelible.store.outcome import IdempotencyKey
@@ -49,7 +50,6 @@ _HEADERS: Final = {
 _KNOWN: Final = {"description": "The client has it already (`If-None-Match`)."}
 _ANY: Final = {"content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}}
 SENDS_BYTES: Final[dict[str, Any]] = {
-    "response_class": Response,
     "responses": {
         200: {"description": "The bytes, with the type of the file.", **_ANY},
         206: {"description": "The bytes of the range that was asked for.", **_ANY},
@@ -58,18 +58,16 @@ SENDS_BYTES: Final[dict[str, Any]] = {
     },
 }
 SENDS_PICTURE: Final[dict[str, Any]] = {
-    "response_class": Response,
     "responses": {200: {"description": "The picture.", "content": {"image/webp": {}}}, 304: _KNOWN},
 }
-_UPLOAD: Final = answers(StoredFile, status=201)
-_UPLOAD["openapi_extra"] = {"requestBody": {"required": True, **_ANY}}
+_UPLOAD: Final = {"description": "The stored file.", "content": {JSON: {"schema": refer_to(StoredFile)}}}
 
-router = APIRouter(tags=["files"])
+router = Router(prefix=PREFIX, tag="files")
 
 
-@router.post("/files", **_UPLOAD)
+@router.post("/files", responses={201: _UPLOAD}, status=201, request_body={"required": True, **_ANY})
 async def upload_file(
-    request: Request, service: Reads, name: Annotated[str, Query(min_length=1, max_length=_MAX_NAME)]
+    request: Request, service: Reads, name: Annotated[str, Meta(min_length=1, max_length=_MAX_NAME)]
 ) -> Response:
     """Upload a file: its bytes are the body of the request. The type is found in its first bytes."""
     body = UploadBody(request)
@@ -93,12 +91,6 @@ async def upload_file(
     except ClientDisconnect:
         return make_problem(400, "bad_request", "The upload was cut.")  # nobody reads it
     return answer_json(stored, 201)
-
-
-@router.get("/files", **answers(FilePage))
-async def list_files(service: Reads, limit: PageLimit = 50, cursor: str | None = None) -> Response:
-    """List your files, newest first."""
-    return answer_json(await service.files.list_files(limit=limit, cursor=cursor))
 
 
 @router.get("/files/{file_id}", **SENDS_BYTES)
@@ -163,19 +155,6 @@ async def answer_preview(request: Request, files: LocalFiles, grant: FileGrant) 
 async def _wait_for_leave(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         continue
-
-
-@router.get("/files/{file_id}/info", **answers(StoredFile))
-async def get_file(file_id: str, service: Reads) -> Response:
-    """Get what is known about a file."""
-    return answer_json(await service.files.get_file(file_id))
-
-
-@router.delete("/files/{file_id}", status_code=204, response_class=Response, responses={409: document_problem(409)})
-async def delete_file(file_id: str, service: Reads) -> Response:
-    """Delete a file. 409 while a chat uses it: it is then deleted with the last of these chats."""
-    await service.files.delete_file(file_id)
-    return Response(status_code=204)
 
 
 def _is_known(request: Request, etag: str) -> bool:

@@ -1,42 +1,33 @@
-"""The process: its models, health, readiness and metrics."""
+"""The process: health, readiness and metrics."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import Response
 
-from indelible.api.shapes import Health, ModelPage
+from indelible.api.shapes import Health
 from indelible.errors import NotPermitted
-from indelible.server.dependencies import Login, Reads, ReadyState, State, answer_json
-from indelible.server.openapi.response_schemas import answers
+from indelible.server.dependencies import Login, ReadyState, State
+from indelible.server.router import Router
 
-models = APIRouter(tags=["process"])
-health = APIRouter(tags=["process"])
-
-
-@models.get("/models", **answers(ModelPage))
-async def list_models(service: Reads) -> Response:
-    """List the model names that a chat, a message or a retry may use."""
-    return answer_json(await service.list_models())
+health = Router(tag="process")
 
 
-@health.get("/healthz", **answers(Health))
-async def get_health() -> Response:
+@health.get("/healthz")
+async def get_health() -> Health:
     """Liveness: the process is running."""
-    return answer_json(Health(status="ok"))
+    return Health(status="ok")
 
 
-@health.get("/readyz", **answers(Health))
-async def get_readiness(state: ReadyState) -> Response:
+@health.get("/readyz")
+async def get_readiness(state: ReadyState) -> Health:
     """Readiness: the process has started, is not shutting down, and its database can be read and written."""
     await state.readiness.check()
-    return answer_json(Health(status="ready"))
+    return Health(status="ready")
 
 
 @health.get(
     "/metrics",
-    response_class=Response,
     responses={200: {"content": {"text/plain": {}}, "description": "The Prometheus text format."}},
 )
 async def get_metrics(state: State, login: Login) -> Response:

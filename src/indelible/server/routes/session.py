@@ -7,31 +7,36 @@ no idempotency key: its stored response would have the secret in it.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Literal
+from typing import Final, Literal
 
-from fastapi import APIRouter, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
+from indelible.api.inputs import LoginRequest
+from indelible.api.operations import PREFIX
 from indelible.api.shapes import ALL_SCOPES, SessionInfo, SessionUser
 from indelible.server.access.authentication import find_address
-from indelible.server.account_schemas import LoginRequest
 from indelible.server.dependencies import Login, ServerState, State, answer_json
 from indelible.server.login.cookies import clear_session_cookie, set_session_cookie
-from indelible.server.openapi.response_schemas import answers
+from indelible.server.openapi_document import refer_to
 from indelible.server.problem_details import make_problem
+from indelible.server.router import JSON, Router
 from indelible.service.access import Identity
 from indelible.store.accounts import Credential
 
-router = APIRouter(tags=["session"])
+router = Router(prefix=PREFIX, tag="session")
+_LOGGED_IN: Final = {
+    200: {"description": "Who is logged in.", "content": {JSON: {"schema": refer_to(SessionInfo)}}},
+}
 
 
-@router.get("/session", **answers(SessionInfo))
-async def get_session(login: Login, state: State) -> Response:
+@router.get("/session")
+async def get_session(login: Login, state: State) -> SessionInfo:
     """Get who is logged in, and until when."""
-    return answer_json(describe_session(login, state))
+    return describe_session(login, state)
 
 
-@router.post("/session", **answers(SessionInfo))
+@router.post("/session", responses=_LOGGED_IN)
 async def log_in(body: LoginRequest, request: Request, state: State) -> Response:
     """Log in with a token: the response sets a cookie. A token for a single use is used up."""
     accounts, settings = state.app.accounts, state.settings
@@ -57,7 +62,7 @@ async def log_in(body: LoginRequest, request: Request, state: State) -> Response
     return response
 
 
-@router.delete("/session", status_code=204, response_class=Response)
+@router.delete("/session", status=204)
 async def log_out(login: Login, request: Request, state: State) -> Response:
     """Log out: the session ends, its cookie is cleared and its open streams are cut."""
     if login.how == "session" and login.key is not None:

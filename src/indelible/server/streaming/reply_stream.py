@@ -14,12 +14,12 @@ Must stay true (tests/server/test_reply_stream.py): what is streamed is the feed
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Annotated, Final, Self
+from typing import Any, Final, Self
 
-from fastapi import Depends, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -30,7 +30,6 @@ from indelible.errors import TooMany
 from indelible.feed import Reader
 from indelible.server.dependencies import ServerState, answer_json, get_identity
 from indelible.server.limits.feed_slots import WithSlot
-from indelible.server.router import FromRequest
 from indelible.server.streaming.sse import FeedResponse, Pace
 from indelible.server.streaming.sse_pieces import Events
 
@@ -64,12 +63,12 @@ class Answers:
         return feed.follow(chat_id, cursor, stays=lambda: True)
 
 
-async def get_answers(request: Request) -> Answers:
-    return Answers(request)
-
-
-Streams = Annotated[Answers, Depends(get_answers), FromRequest(get_answers)]
-"""For a route that begins a turn: its response continues with the reply if the client asks for it."""
+def answer_turn(
+    request: Request, arguments: Mapping[str, Any], result: Accepted | CreatedChat, status: int
+) -> Response:
+    """The response to a command that has begun a turn, or may have."""
+    chat_id = result.id if isinstance(result, CreatedChat) else arguments["chat_id"]
+    return Answers(request).answer(chat_id, result, status)
 
 
 class ReplyStream(FeedResponse):

@@ -22,6 +22,7 @@ from typing import Any, Literal
 from starlette.requests import Request
 from starlette.responses import Response
 
+from indelible.api.inputs import Interruption
 from indelible.api.shapes import ChatMessage
 from indelible.content import ToolResult, encode
 from indelible.errors import Invalid, NotAllowed
@@ -93,7 +94,7 @@ async def resume_chat(name: str, state: ReadyState, service: Reads) -> Response:
 async def stop_chat(name: str, service: Reads) -> Response:
     """Stop the running reply; what was written is kept. If none is running, nothing happens."""
     chat_id = await TurnService(service).find_chat_id(name)
-    return answer_json(await service.interrupt(chat_id, wait_s=10))
+    return answer_json(await service.interrupt(chat_id, Interruption(wait_s=10)))
 
 
 @router.get("/chat/{name}/messages")

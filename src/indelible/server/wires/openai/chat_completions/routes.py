@@ -22,7 +22,7 @@ from typing import Annotated, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from indelible.api.inputs import ChatChanges
+from indelible.api.inputs import ChatChanges, Interruption
 from indelible.content import Message, ToolResult
 from indelible.errors import Invalid
 from indelible.ids import new_id
@@ -69,7 +69,7 @@ async def create_completion(
     )
 
     async def stop() -> None:
-        await service.interrupt(start.chat_id, turn=start.turn_id)
+        await service.interrupt(start.chat_id, Interruption(turn=start.turn_id))
 
     async def archive() -> None:
         if projection.outcome == "waiting":  # the results come with another request, which brings everything along

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from indelible.api.events import Position
+from indelible.api.inputs import Interruption
 from indelible.api.shapes import ChatMessage
 from indelible.content import Message, ToolResult
 from indelible.errors import Invalid, NotAllowed
@@ -139,7 +140,7 @@ async def cancel_response(response_id: str, state: State, service: Reads) -> Res
     turn_id = (await turns.turn_facts(name.chat_id, name.seq)).turn_id
     await project_stored(state.app.feed.replay(name.chat_id, Position(name.seq)), projection)
     if not projection.is_over:
-        await service.interrupt(name.chat_id, turn=turn_id, wait_s=_CANCEL_WAIT_S)
+        await service.interrupt(name.chat_id, Interruption(turn=turn_id, wait_s=_CANCEL_WAIT_S))
         projection = await load_response(state, turns, name)
     return answer_json(projection.show())
 
