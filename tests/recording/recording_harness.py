@@ -25,7 +25,7 @@ from indelible.models.protocol import Model
 from indelible.recording.recorder import DebugRecorder
 from indelible.recording.storage.protocol import RecordStore
 from indelible.recording.storage.sql_records import SqlRecords
-from indelible.server.prometheus import PrometheusMetrics
+from indelible.server.health import PrometheusMetrics
 from indelible.testing import SimulatedProvider, parts
 from indelible.testing.model import Script, Step
 from indelible.testing.provider import WireName

@@ -2,7 +2,7 @@
 
 A note is stored with the message, because nothing is stored for a wire alone (conversations.py). It is the owner's: it
 has their instructions in it. Metadata can also be written by a user, on the native routes or in an imported file, so a
-note may have any shape: whoever reads one checks it (server/wires/openai/responses/request.py).
+note may have any shape: whoever reads one checks it (server/compat/responses_request.py).
 
 Must stay true (tests/service/test_conversations.py, tests/server/test_shared_reading.py): a note is found again in its
 message, and no guest gets it.

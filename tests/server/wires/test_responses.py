@@ -18,7 +18,7 @@ from indelible.api.events import BEGINNING
 from indelible.content import Usage
 from indelible.errors import ModelFailed
 from indelible.feed import Cursors
-from indelible.server.wires.openai.names import ResponseName
+from indelible.server.compat.openai import ResponseName
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step
 from indelible.tools.tool import tool

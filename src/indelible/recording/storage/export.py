@@ -8,7 +8,7 @@ If the run is deleted meanwhile, writing raises `NotFound` at that point, and th
 document: a reader that asks again gets a 404.
 
 Must stay true (tests/recording/test_reading_records.py): the pieces together are the run, and no more than an exchange
-or two of it is in memory. server/routes/debug.py and terminal/debugging.py send them.
+or two of it is in memory. server/routes.py and terminal/debugging.py send them.
 """
 
 from __future__ import annotations

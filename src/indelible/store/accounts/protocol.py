@@ -2,7 +2,7 @@
 
 A secret is returned once, by the method that makes it, and is nowhere else. Whatever takes a right away (revoking a
 token, ending a session, disabling a user, deleting a share) calls `on_changed` with the user's id after the commit, so
-that open streams are cut (server/access/revocation.py).
+that open streams are cut (server/revocation.py).
 
 Must stay true (tests/store/test_accounts.py): every method below, on both databases.
 """
