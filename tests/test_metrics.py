@@ -20,7 +20,7 @@ from indelible.errors import ModelFailed
 from indelible.loop import FinishedStep
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.models import Call
-from indelible.server.prometheus import PrometheusMetrics
+from indelible.server.health import PrometheusMetrics
 from indelible.testing import ManualClock, ScriptedModel, parts
 from indelible.testing.model import Step
 

@@ -207,7 +207,7 @@ def _find_path(record: logging.LogRecord) -> str:
 def _should_log(record: logging.LogRecord) -> bool:
     """Drop uvicorn's duplicates of our own reports.
 
-    server/problem_details.py logs an exception of a request, and server/process.py raises what kept the server from
+    server/problems.py logs an exception of a request, and server/process.py raises what kept the server from
     starting, or ended it.
     """
     return not (record.name == "uvicorn.error" and str(record.msg).startswith(_DUPLICATES))

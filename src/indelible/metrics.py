@@ -2,7 +2,7 @@
 
 The loop, the tools, the worker, the journal, the recorder and the feed each call the few methods that concern them,
 and know nothing of Prometheus. The default is `NoMetrics`, a null object, so that no caller has to check for
-None. The implementation that ships is server/prometheus.py; only the server imports it.
+None. The implementation that ships is server/health.py; only the server imports it.
 
 Nothing here is called per token. What is measured between two parts is sampled by the attempt and reported once,
 at its end.

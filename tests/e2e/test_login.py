@@ -15,7 +15,7 @@ from tests.support.running_server import RunningServer, say, wait_until_idle
 
 from indelible.api.inputs import NewMessage
 from indelible.content import Text
-from indelible.server.login.first_login import offer_login
+from indelible.server.login import offer_login
 from indelible.service.files import Upload
 from indelible.testing import ScriptedModel
 

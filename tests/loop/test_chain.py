@@ -25,7 +25,7 @@ from indelible.loop.prompt.compact import make_summary
 from indelible.loop.prompt.response_chain import plan_chain
 from indelible.models import Call, CallOptions
 from indelible.models.failures.classify import classify, classify_response
-from indelible.server.prometheus import PrometheusMetrics
+from indelible.server.health import PrometheusMetrics
 from indelible.testing import ManualClock, ScriptedModel, parts
 from indelible.testing.model import Script, Step
 

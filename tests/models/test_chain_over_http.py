@@ -24,7 +24,7 @@ from indelible.models.catalog import Catalog
 from indelible.models.http.http_model import HttpModel
 from indelible.models.protocol import CallOptions
 from indelible.models.retry import RetryEvent
-from indelible.server.prometheus import PrometheusMetrics
+from indelible.server.health import PrometheusMetrics
 from indelible.settings import load_settings
 from indelible.testing import ManualClock, SimulatedProvider, parts
 from indelible.testing.model import Script, Step

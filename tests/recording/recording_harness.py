@@ -25,7 +25,7 @@ from indelible.content import Usage
 from indelible.models.protocol import Model
 from indelible.recording.recorder import DebugRecorder
 from indelible.recording.storage import RecordStore
-from indelible.server.prometheus import PrometheusMetrics
+from indelible.server.health import PrometheusMetrics
 from indelible.testing import SimulatedProvider, parts
 from indelible.testing.model import Script, Step
 from indelible.testing.provider import WireName

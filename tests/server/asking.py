@@ -6,7 +6,7 @@ from typing import Any
 
 import aiohttp
 
-from indelible.server.problem_details import MEDIA_TYPE, TITLES
+from indelible.server.problems import MEDIA_TYPE, TITLES
 
 
 async def read_problem(response: aiohttp.ClientResponse) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from tests.support.running_server import RunningServer
 from tests.support.waiting import deadline
 
 from indelible import errors
-from indelible.server.access.middleware import MAX_BODY_BYTES, OPEN_TO_ALL
+from indelible.server.access import MAX_BODY_BYTES, OPEN_TO_ALL
 from indelible.server.app import Server
 from indelible.server.process import NeedsToken, Process
 from indelible.settings import load_settings

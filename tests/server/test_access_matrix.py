@@ -25,8 +25,8 @@ from tests.support.running_server import RunningServer
 from indelible.api.inputs import CreateChat, NewMessage
 from indelible.app.app import App
 from indelible.content import Text
-from indelible.server.access.authentication import COOKIE
-from indelible.server.wires.openai.names import ResponseName, name_conversation, name_message_item, name_response_item
+from indelible.server.authentication import COOKIE
+from indelible.server.compat.openai import ResponseName, name_conversation, name_message_item, name_response_item
 from indelible.service.files import Upload
 
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)

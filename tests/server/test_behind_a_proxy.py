@@ -13,8 +13,7 @@ from tests.support.app_harness import AppHarness
 from tests.support.running_server import API
 
 from indelible.errors import Invalid
-from indelible.server.access.authentication import COOKIE
-from indelible.server.access.proxies import Proxies, normalize_base_path, split_path
+from indelible.server.authentication import COOKIE, Proxies, normalize_base_path, split_path
 
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
 TOKEN = "the-first-admins-token"  # noqa: S105  (nobody's)

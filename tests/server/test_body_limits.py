@@ -14,8 +14,8 @@ from tests.server.asking import read_problem
 from tests.support.app_harness import AppHarness
 
 from indelible.errors import Invalid, TooLarge
-from indelible.server.access.middleware import MAX_BODY_BYTES
-from indelible.server.limits.body_limits import MAX_JSON_DEPTH, MAX_JSON_VALUES, check_json
+from indelible.server.access import MAX_BODY_BYTES
+from indelible.server.limits import MAX_JSON_DEPTH, MAX_JSON_VALUES, check_json
 
 SHORT = 1_000
 """No answer to a mistake is longer than this, in bytes."""

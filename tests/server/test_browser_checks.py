@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import pytest
 from starlette.datastructures import Headers
 
-from indelible.server.access.browser_checks import BrowserChecks
+from indelible.server.access import BrowserChecks
 from indelible.settings import load_settings
 
 TOKEN = "a-token-of-more-than-twenty-letters"  # noqa: S105  (nobody's)

@@ -16,7 +16,7 @@ from tests.support.waiting import deadline
 
 from indelible.api.events import EventBody, FeedEvent
 from indelible.feed import Feed
-from indelible.server.streaming.sse_pieces import PIECE_BYTES, split_event, write_event
+from indelible.server.sse import PIECE_BYTES, split_event, write_event
 
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
 

@@ -22,7 +22,7 @@ import indelible
 from indelible.errors import TooLarge, UnsupportedType
 from indelible.files import images
 from indelible.server.app import own
-from indelible.server.ranges import Unsatisfiable, parse_range
+from indelible.server.file_routes import Unsatisfiable, parse_range
 from indelible.testing import ScriptedModel, parts
 
 PAGE = b"<!DOCTYPE html><script>alert(1)</script>"

@@ -15,8 +15,8 @@ from tests.support.waiting import deadline
 import indelible
 from indelible.content import encode
 from indelible.errors import TooLarge
-from indelible.server.access.middleware import MAX_BODY_BYTES
-from indelible.server.limits.body_limits import BodyLimits
+from indelible.server.access import MAX_BODY_BYTES
+from indelible.server.limits import BodyLimits
 from indelible.service.access import Identity
 
 JSON = {"Content-Type": "application/json"}

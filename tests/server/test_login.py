@@ -17,9 +17,9 @@ from tests.support.running_server import API
 from indelible.api.inputs import CreateChat
 from indelible.api.shapes import Scope
 from indelible.logs import JsonFormatter, Redactor
-from indelible.server.access.authentication import COOKIE
-from indelible.server.login.first_login import offer_login
-from indelible.server.login.oidc_routes import is_own_path
+from indelible.server.authentication import COOKIE
+from indelible.server.login import offer_login
+from indelible.server.oidc import is_own_path
 
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
 

@@ -12,7 +12,7 @@ from tests.support.running_server import RunningServer, say, wait_until_idle
 
 from indelible.errors import ModelFailed
 from indelible.models.catalog import Catalog
-from indelible.server.prometheus import MAX_MODELS, PrometheusMetrics
+from indelible.server.health import MAX_MODELS, PrometheusMetrics
 from indelible.settings import load_settings
 from indelible.testing import ScriptedModel
 

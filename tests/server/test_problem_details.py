@@ -19,8 +19,8 @@ from tests.support.app_harness import AppHarness, serve_app
 
 from indelible.client.http_transport import make_refusal
 from indelible.errors import REFUSALS, NotAllowed, Refused
-from indelible.server.access.middleware import MAX_BODY_BYTES
-from indelible.server.problem_details import MEDIA_TYPE, TITLES, add_problem_handlers, answer_refusal
+from indelible.server.access import MAX_BODY_BYTES
+from indelible.server.problems import MEDIA_TYPE, TITLES, add_problem_handlers, answer_refusal
 from indelible.server.router import Router
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "errors.md").read_text()

@@ -7,7 +7,7 @@ from tests.server.asking import read_problem
 from tests.server.logging_in import bearer
 from tests.support.app_harness import AppHarness
 
-from indelible.server.limits.rate_limits import MAX_BUCKETS, TokenBuckets
+from indelible.server.limits import MAX_BUCKETS, TokenBuckets
 
 TOKEN = "the-first-admins-token"  # noqa: S105  (nobody's)
 

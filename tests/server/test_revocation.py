@@ -18,9 +18,9 @@ from tests.support.waiting import deadline
 from indelible.api.inputs import CreateChat
 from indelible.errors import StoreFailed
 from indelible.notify import Changed, LocalNotifier
-from indelible.server.access.authentication import COOKIE
-from indelible.server.access.revocation import OpenRequest, Revocation, is_about_rights
-from indelible.server.wires.openai.names import ResponseName
+from indelible.server.authentication import COOKIE
+from indelible.server.compat.openai import ResponseName
+from indelible.server.revocation import OpenRequest, Revocation, is_about_rights
 from indelible.store.accounts import CredentialKey
 from indelible.testing import ManualClock
 

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 
 from indelible.content import TOOL_NAME
 from indelible.server.openapi_document import write_document
-from indelible.server.problem_details import add_problem_handlers
+from indelible.server.problems import add_problem_handlers
 from indelible.server.router import HEADER, FromRequest, Router, make_route
 
 Sent = tuple[str, str, bytes, list[tuple[bytes, bytes]], bytes]

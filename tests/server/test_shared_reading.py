@@ -19,7 +19,7 @@ from indelible.errors import NotFound, ReadOnly
 from indelible.feed import Cursors
 from indelible.ids import new_id
 from indelible.machine import commands as c
-from indelible.server.wires.openai.names import ResponseName
+from indelible.server.compat.openai import ResponseName
 from indelible.service.files import Upload
 from indelible.store.payloads import NewChat
 

@@ -27,8 +27,8 @@ from indelible.content import TextDelta
 from indelible.errors import NotFound
 from indelible.feed.feed import POLL_INTERVAL_S
 from indelible.models.http.sse import SseDecoder, SseEvent
-from indelible.server.streaming.sse import FeedResponse, Pace
-from indelible.server.streaming.transport import ABORT
+from indelible.server.connections import ABORT
+from indelible.server.sse import FeedResponse, Pace
 from indelible.testing import ScriptedModel, parts
 
 LONG_PACE = Pace(heartbeat_interval_s=DEADLINE_S, stuck_after_s=DEADLINE_S)

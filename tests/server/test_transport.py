@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.waiting import deadline
 
-from indelible.server.streaming.transport import GatheringTransport
+from indelible.server.connections import GatheringTransport
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n"
 

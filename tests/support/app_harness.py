@@ -41,7 +41,7 @@ from indelible.models.protocol import Model
 from indelible.notify import LocalNotifier, Notifier
 from indelible.recording.recorder import DebugRecorder
 from indelible.server.app import Server
-from indelible.server.streaming.sse import DEFAULT_PACE, Pace
+from indelible.server.sse import DEFAULT_PACE, Pace
 from indelible.settings import Settings, load_settings
 from indelible.store.outcome import Outcome
 from indelible.store.payloads import C, Payload

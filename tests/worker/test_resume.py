@@ -23,7 +23,7 @@ from indelible.machine.commands import CommitStep, Interrupt
 from indelible.machine.states import Status
 from indelible.models.protocol import Call
 from indelible.notify import Changed
-from indelible.server.prometheus import PrometheusMetrics
+from indelible.server.health import PrometheusMetrics
 from indelible.store.commands.change import CONTINUE
 from indelible.store.outcome import AttemptName
 from indelible.store.queries.open_turn import OpenWork

@@ -17,7 +17,7 @@ from indelible.content import Part, TextDelta, ToolResult
 from indelible.errors import ModelFailed
 from indelible.machine.commands import Acquire, Command, FinishTurn
 from indelible.models.protocol import Call, ModelTraits
-from indelible.server.prometheus import PrometheusMetrics
+from indelible.server.health import PrometheusMetrics
 from indelible.store.database.errors import DatabaseUnreachable
 from indelible.store.journal.append import BadRows
 from indelible.store.queries.open_turn import Held

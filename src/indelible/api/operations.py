@@ -1,7 +1,7 @@
 """Every use case, declared once: what it does, its route, and who may use it.
 
 `@route` attaches an `Operation` to a method and does nothing else. All the rest follows from the two: the route and its
-OpenAPI (server/routes/operations.py), the client's method (client/client.py), and what the tests walk over. The
+OpenAPI (server/routes.py), the client's method (client/client.py), and what the tests walk over. The
 arguments of a route are those of the method: a name in the path, `body`, and otherwise values of the query. A method
 without `@route` is written by hand on both sides, because it is a stream or bytes, or asks several routes.
 

@@ -269,7 +269,7 @@ def login_link(
 
     async def offer(accounts: AccountStore) -> str:
         from indelible.clock import SystemClock
-        from indelible.server.login.first_login import offer_login
+        from indelible.server.login import offer_login
 
         return await offer_login(accounts, clock=SystemClock())
 
@@ -278,7 +278,7 @@ def login_link(
 
 def _find_place(settings: Settings) -> str:
     """Where this database's server listens, or else where the settings say that one would."""
-    from indelible.server.access.proxies import normalize_base_path
+    from indelible.server.authentication import normalize_base_path
     from indelible.server.process import find_on_this_machine, write_url
     from indelible.store.database.sqlite_file import find_holder
 

@@ -27,8 +27,8 @@ from indelible.errors import Invalid, ModelFailed, StoreFailed
 from indelible.files.images import can_decode
 from indelible.loopback import is_loopback
 from indelible.models.catalog import PRICES_UNKNOWN, Catalog
-from indelible.server.access.authentication import LONG_TOKEN, has_login
-from indelible.server.login.oidc import check_oidc
+from indelible.server.authentication import LONG_TOKEN, has_login
+from indelible.server.oidc import check_oidc
 from indelible.settings import FILE, Settings
 from indelible.store.database.address import Address, describe, parse_address
 from indelible.store.database.errors import DatabaseUnusable

@@ -76,8 +76,8 @@ def serve(
     if not no_worker:
         check_model(settings)
 
-    from indelible.server.access.authentication import needs_login
     from indelible.server.app import Server
+    from indelible.server.authentication import needs_login
     from indelible.server.process import serve as run_server
     from indelible.tracing import traces_exported
 

@@ -24,31 +24,26 @@ from indelible.api.records import RunTree, WholeRun
 from indelible.app.compose import open_app
 from indelible.clock import Clock, SystemClock
 from indelible.models.protocol import Model
-from indelible.server.access.middleware import AccessMiddleware
-from indelible.server.access.proxies import normalize_base_path
-from indelible.server.dependencies import ServerState
+from indelible.server.access import AccessMiddleware
+from indelible.server.authentication import normalize_base_path
+from indelible.server.compat import routes as wires
+from indelible.server.compat.openai import OpenAIErrors, RefusedByName, answer_refusal_by_name
 from indelible.server.docs_page import write_docs_page
+from indelible.server.feed_routes import router as feed_router
+from indelible.server.file_routes import router as file_router
 from indelible.server.head_requests import HeadRequests
-from indelible.server.limits.body_limits import BodyLimits
-from indelible.server.login import oidc_routes
+from indelible.server.health import PrometheusMetrics
+from indelible.server.limits import BodyLimits
+from indelible.server.login import ensure_first_admin, offer_login, oidc_routes
 from indelible.server.login import pages as login
-from indelible.server.login.first_login import ensure_first_admin, offer_login
-from indelible.server.login.oidc import check_oidc
-from indelible.server.login.oidc_routes import is_own_path
+from indelible.server.login import router as session_router
+from indelible.server.oidc import check_oidc, is_own_path
 from indelible.server.openapi_document import write_document
-from indelible.server.problem_details import add_problem_handlers
-from indelible.server.prometheus import PrometheusMetrics
+from indelible.server.problems import add_problem_handlers
 from indelible.server.router import Router
-from indelible.server.routes import debug, lists, shared_links  # noqa: F401  (they add to the router)
-from indelible.server.routes.feed import router as feed_router
-from indelible.server.routes.files import router as file_router
-from indelible.server.routes.health import health
-from indelible.server.routes.operations import router
-from indelible.server.routes.session import router as session_router
-from indelible.server.streaming.sse import DEFAULT_PACE, Pace
-from indelible.server.wires import routes as wires
-from indelible.server.wires.openai.error_middleware import OpenAIErrors
-from indelible.server.wires.openai.failures import RefusedByName, answer_refusal_by_name
+from indelible.server.routes import debug, health, lists, router, shared_links  # noqa: F401  (they add to the router)
+from indelible.server.sse import DEFAULT_PACE, Pace
+from indelible.server.state import ServerState
 from indelible.settings import Settings
 from indelible.store.transfer import ChatFile
 from indelible.tools.toolset import AnyTool, name_of

@@ -22,10 +22,10 @@ from typing import Any, Final
 
 import msgspec
 
-from indelible.server.access.middleware import OPEN_TO_ALL, needs_no_login
-from indelible.server.dependencies import get_service_once
-from indelible.server.problem_details import MEDIA_TYPE, PROBLEM_SCHEMA
+from indelible.server.access import OPEN_TO_ALL, needs_no_login
+from indelible.server.problems import MEDIA_TYPE, PROBLEM_SCHEMA
 from indelible.server.router import JSON, RouteFacts
+from indelible.server.state import get_service_once
 
 SCHEMA: Final = "#/components/schemas/{name}"
 _MEANINGS: Final = {

@@ -43,9 +43,9 @@ from indelible.concurrency.forks import closed_in_children
 from indelible.concurrency.tasks import count_abandoned
 from indelible.errors import IndelibleError
 from indelible.loopback import is_loopback
-from indelible.server.access.authentication import has_login
 from indelible.server.app import Server
-from indelible.server.limits.connections import ConnectionLimits, Connections
+from indelible.server.authentication import has_login
+from indelible.server.connections import ConnectionLimits, Connections
 from indelible.settings import Settings
 from indelible.store.database.sqlite_file import announce_server
 from indelible.tools.toolset import AnyTool

@@ -2,7 +2,7 @@
 
 A secret is returned once, by the method that makes it, and is nowhere else. Whatever takes a right away (revoking a
 token, ending a session, disabling a user, deleting a share) calls `on_changed` with the user's id after the commit, so
-that open streams are cut (server/access/revocation.py).
+that open streams are cut (server/revocation.py).
 
 A credential is found by one statement, by the unique hash of its secret, with its user in the same row. Whether it is
 still valid is part of that statement, once (`_VALID`), so that no caller can forget a condition: not revoked, not

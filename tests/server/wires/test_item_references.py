@@ -20,7 +20,7 @@ import indelible
 from indelible.content import File, Reasoning, Text, ToolCall, ToolResult
 from indelible.errors import Refused
 from indelible.models.protocol import Call
-from indelible.server.wires.openai.names import ResponseName, name_message_item, name_response_item
+from indelible.server.compat.openai import ResponseName, name_message_item, name_response_item
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step
 from indelible.tools.tool import tool

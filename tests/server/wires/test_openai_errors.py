@@ -16,8 +16,8 @@ from tests.support.waiting import deadline
 
 import indelible
 from indelible.content import ToolSpec
-from indelible.server.wires.openai.names import ResponseName, name_conversation
-from indelible.server.wires.routes import router
+from indelible.server.compat.openai import ResponseName, name_conversation
+from indelible.server.compat.routes import router
 from indelible.testing import ScriptedModel
 from indelible.tools.tool import tool
 

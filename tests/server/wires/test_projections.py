@@ -18,10 +18,10 @@ from tests.server.wires.random_turns import CLIENT_TOOL, RandomTurn, make_event,
 from tests.support.examples import count_examples
 
 from indelible.api.events import FeedEvent
-from indelible.server.wires.ai_sdk.projection import UiMessageProjection
-from indelible.server.wires.openai.chat_completions.projection import CompletionProjection
-from indelible.server.wires.openai.responses.projection import ResponseProjection, read_call_id
-from indelible.server.wires.projection import TurnProjection
+from indelible.server.compat.ai_sdk_projection import UiMessageProjection
+from indelible.server.compat.chat_completions import CompletionProjection
+from indelible.server.compat.projection import TurnProjection
+from indelible.server.compat.responses_projection import ResponseProjection, read_call_id
 
 TOOLS = frozenset({CLIENT_TOOL})
 EVENTS: dict[str, Any] = {

@@ -18,7 +18,7 @@ from indelible.content import Text, Usage
 from indelible.errors import ModelFailed
 from indelible.ids import new_id
 from indelible.machine.commands import Create
-from indelible.server.wires.openai.names import ResponseName
+from indelible.server.compat.openai import ResponseName
 from indelible.store.payloads import NewChat
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step

@@ -1,0 +1,279 @@
+"""TODO: server.authentication."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable, Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final, TypeVar
+
+from msgspec.structs import replace
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from indelible.app.app import App
+from indelible.errors import Invalid
+from indelible.loopback import is_loopback
+from indelible.server.guesses import Guesses
+from indelible.service.access import Identity
+from indelible.settings import Settings
+from indelible.store.accounts import CredentialKey
+from indelible.store.shares import hash_secret
+
+
+class Proxies:
+    """Raises `Invalid` if one of `trusted` is no address and no network."""
+
+    def __init__(self, trusted: Sequence[str]) -> None:
+        self._networks = [_parse_network(text) for text in trusted]
+
+    def is_trusted(self, host: str) -> bool:
+        if not self._networks:
+            return False
+        address = _parse_address(host)
+        return address is not None and any(address in network for network in self._networks)
+
+    def resolve(self, scope: Scope, headers: Headers) -> bool:
+        """Put the client's address and scheme into the scope. Whether the request came through a trusted proxy."""
+        client = scope.get("client")
+        if client is None or not self.is_trusted(client[0]):
+            return False
+        scheme = ",".join(headers.getlist("x-forwarded-proto")).rpartition(",")[2].strip().lower()
+        if scheme in ("http", "https"):
+            scope["scheme"] = scheme
+        for text in reversed(",".join(headers.getlist("x-forwarded-for")).split(",")):
+            if not text.strip():
+                continue
+            address = _parse_address(_remove_port(text.strip()))
+            if address is None:
+                break
+            scope["client"] = (str(address), 0)
+            if not self.is_trusted(scope["client"][0]):
+                break
+        return True
+
+
+def _parse_address(text: str) -> IPv4Address | IPv6Address | None:
+    """The address; of an IPv4 address that is written as an IPv6 address, the former."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _remove_port(text: str) -> str:
+    """Some proxies write `203.0.113.9:4711` and `[2001:db8::1]:4711`."""
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0] if text.count(":") == 1 else text
+
+
+def _parse_network(text: str) -> IPv4Network | IPv6Network:
+    try:
+        return ip_network(text, strict=False)
+    except ValueError:
+        raise Invalid(f"trusted_proxies: {text!r} is neither an address nor a network such as 10.0.0.0/8.") from None
+
+
+def normalize_base_path(text: str) -> str:
+    """`/chat` for `chat`, `/chat` and `/chat/`; empty for the root."""
+    inner = text.strip().strip("/")
+    return f"/{inner}" if inner else ""
+
+
+def split_path(scope: Scope, base_path: str) -> str:
+    """The path below the base path. The scope then has both, as ASGI has it, whether the proxy stripped it or not."""
+    path: str = scope["path"]
+    if not base_path:
+        return path
+    if path == base_path or path.startswith(f"{base_path}/"):
+        path = path[len(base_path) :] or "/"
+    scope["root_path"] = base_path
+    scope["path"] = base_path + path
+    scope["raw_path"] = scope["path"].encode()
+    return path
+
+
+COOKIE: Final = "indelible_session"
+"""The session's cookie on plain http; see `name_cookie`."""
+
+
+REMEMBERED_S: Final = 2.0
+
+
+_MAX_REMEMBERED: Final = 10_000
+
+
+LONG_TOKEN: Final = 20
+"""A token in the settings with fewer characters can be guessed by who may try often."""
+
+
+T = TypeVar("T")
+
+
+def needs_login(settings: Settings) -> bool:
+    """Whether there is a login: on every address that others can reach, and wherever a way to log in is configured."""
+    return not is_loopback(settings.host) or has_login(settings)
+
+
+def has_login(settings: Settings) -> bool:
+    """Whether the settings have a way to log in."""
+    return bool(settings.token or settings.oidc_issuer or (settings.proxy_user_header and settings.trusted_proxies))
+
+
+class Authenticator:
+    """One per process, of the app that it serves."""
+
+    def __init__(self, app: App, settings: Settings) -> None:
+        self.needs_login = needs_login(settings)
+        self._app = app
+        self._settings = settings
+        self._token_hash = hash_secret(settings.token) if settings.token else None
+        self._is_guessable = 0 < len(settings.token) < LONG_TOKEN
+        self._user_header = settings.proxy_user_header.lower() if settings.trusted_proxies else ""
+        self._remembered: dict[bytes, tuple[Identity, float]] = {}
+        self._changes = 0
+        self._guesses = Guesses(app.clock)
+        self._local = Identity(user_id=app.owner_id, user="local", role="admin", how="none")
+
+    def forget(self) -> None:
+        """Somebody's rights have changed. What is being looked up now is not remembered either."""
+        self._remembered.clear()
+        self._changes += 1
+
+    async def identify(self, scope: Scope, headers: Headers, *, through_proxy: bool) -> Identity | None:
+        """The login of a request; None if there is none, or none that is valid. Raises `RateLimited`."""
+        named = headers.getlist(self._user_header) if through_proxy and self._user_header else []
+        if any(named):  # two: the proxy added its own to one that the client sent
+            return await self._find_proxied(named[0]) if len(named) == 1 else None
+        given = headers.get("authorization")
+        if given is not None and not self.needs_login and _is_openai(scope):
+            return await self._find_bearer(given) or self._local
+        if given is not None:
+            return await self._find_bearer(given, find_address(scope))
+        cookie = read_cookie(headers, name_cookie(COOKIE, scope["scheme"], scope.get("root_path", "")))
+        if cookie is not None:
+            found = await self._find_session(cookie)
+            if found is not None or self.needs_login:
+                return found
+        return None if self.needs_login else self._local
+
+    async def try_token(
+        self,
+        secret: str,
+        address: str,
+        *,
+        first: Callable[[], Awaitable[T | None]],
+        stored: Callable[[], Awaitable[T | None]],
+    ) -> T | None:
+        """What `first` finds if this is the setting `token`, or else `stored`. If it is none, the address has guessed.
+
+        Raises `RateLimited` if it has guessed too often.
+        """
+        is_first = self._token_hash is not None and hmac.compare_digest(hash_secret(secret), self._token_hash)
+
+        async def compare() -> T | None:
+            return await first() if is_first else None
+
+        if self._is_guessable:
+            return await self._guesses.find(address, stored, compare=compare)
+        return await first() if is_first else await self._guesses.find(address, stored)
+
+    async def _find_bearer(self, given: str, guesser: str | None = None) -> Identity | None:
+        """The user of a token. With `guesser`, an address, a wrong one counts."""
+        scheme, _, secret = given.encode("latin-1").decode("utf-8", "replace").partition(" ")
+        secret = secret.strip()
+        if scheme.lower() != "bearer" or not secret:
+            return None
+        key = b"token" + hash_secret(secret)
+        if (known := self._recall(key)) is not None:
+            return known
+        changes = self._changes
+
+        async def first() -> Identity:
+            return replace(self._local, how="token")
+
+        async def stored() -> Identity | None:
+            found = await self._app.accounts.find_token(secret)
+            return None if found is None else self._remember(key, Identity.of(found, "token"), changes)
+
+        return await stored() if guesser is None else await self.try_token(secret, guesser, first=first, stored=stored)
+
+    async def _find_session(self, secret: str) -> Identity | None:
+        key = b"session" + hash_secret(secret)
+        if (known := self._recall(key)) is not None:
+            return known
+        changes = self._changes
+        found = await self._app.accounts.find_session(secret)
+        if found is None and self._settings.token:
+            found = await self._app.accounts.find_session(secret, bound_to=self._settings.token)
+        return None if found is None else self._remember(key, Identity.of(found, "session"), changes)
+
+    async def _find_proxied(self, name: str) -> Identity | None:
+        name = name.encode("latin-1").decode("utf-8", "replace")
+        key = b"proxy" + hash_secret(name)
+        if (known := self._recall(key)) is not None:
+            return known
+        changes = self._changes
+        try:
+            account = await self._app.accounts.ensure_account(name)
+        except Invalid:
+            return None
+        if account.disabled or account.id == self._app.owner_id:  # the first admin's name is not the proxy's to give
+            return None
+        return self._remember(
+            key,
+            Identity(
+                user_id=account.id,
+                user=account.name,
+                role=account.role,
+                how="proxy",
+                key=CredentialKey("user", account.id),
+            ),
+            changes,
+        )
+
+    def _recall(self, key: bytes) -> Identity | None:
+        found = self._remembered.get(key)
+        if found is None or self._app.clock.monotonic() - found[1] >= REMEMBERED_S:
+            return None
+        expires_at = found[0].expires_at
+        return None if expires_at is not None and expires_at <= self._app.clock.now() else found[0]
+
+    def _remember(self, key: bytes, identity: Identity, changes: int) -> Identity:
+        if changes != self._changes:
+            return identity
+        if len(self._remembered) >= _MAX_REMEMBERED:
+            self._remembered.clear()
+        self._remembered[key] = (identity, self._app.clock.monotonic())
+        return identity
+
+
+def _is_openai(scope: Scope) -> bool:
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", "")).startswith("/v1/")
+
+
+def find_address(scope: Scope) -> str:
+    client = scope.get("client")
+    return client[0] if client else ""
+
+
+def name_cookie(name: str, scheme: str, base_path: str) -> str:
+    """The name that a cookie has where it can be trusted.
+
+    A cookie that others can set would log the user in as somebody else. A browser accepts `__Host-` only from this host
+    itself, over https and for its root; `__Secure-`, for a cookie of a path, at least only over https.
+    """
+    if scheme != "https":
+        return name
+    return f"__Secure-{name}" if base_path else f"__Host-{name}"
+
+
+def read_cookie(headers: Headers, wanted: str) -> str | None:
+    for pair in headers.get("cookie", "").split(";"):
+        name, _, value = pair.strip().partition("=")
+        if name == wanted and value:
+            return value
+    return None
