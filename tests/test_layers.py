@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "indelible"
-MAX_MODULES = 15
+MAX_MODULES = 22
 ONE_PER_THING = ("cli", "store/database/migrations/versions")
 """Folders with one module per command or revision: they grow, and stay easy to find one's way in."""
 

@@ -25,16 +25,16 @@ from typing import Final, NamedTuple
 PACKAGE: Final = Path(__file__).parent.parent / "src" / "indelible"
 
 AT_MOST: Final[Mapping[str, float]] = {
-    "modules": 412,
-    "lines": 62_100,
+    "modules": 364,
+    "lines": 61_500,
     "lines of the largest module": 500,
-    "modules under 40 lines": 80,
-    "preamble, % of all lines": 16.9,
+    "modules under 40 lines": 62,
+    "preamble, % of all lines": 16.5,
     "modules in circles, with imports inside functions": 2,
     "modules in circles, with those for type checkers too": 10,
 }
 """Rounded a little: a mend of ten lines needs no new figures."""
-AT_LEAST: Final[Mapping[str, float]] = {"median of lines": 132}
+AT_LEAST: Final[Mapping[str, float]] = {"median of lines": 147}
 SLACK: Final = 0.03
 """So much better than its bound a figure may be before somebody has to write it down."""
 

@@ -40,7 +40,7 @@ def login_link(
 
     async def offer(accounts: SqlAccounts) -> str:
         from indelible.clock import SystemClock  # noqa: PLC0415  (see main.py)
-        from indelible.server.login import offer_login
+        from indelible.server.login import offer_login  # noqa: PLC0415
 
         return await offer_login(accounts, clock=SystemClock())
 
@@ -49,7 +49,7 @@ def login_link(
 
 def _find_place(settings: Settings) -> str:
     """Where this database's server listens, or else where the settings say that one would."""
-    from indelible.server.authentication import normalize_base_path
+    from indelible.server.authentication import normalize_base_path  # noqa: PLC0415
     from indelible.server.process import find_on_this_machine, write_url  # noqa: PLC0415
     from indelible.store.database.sqlite.file_lock import find_holder  # noqa: PLC0415
 

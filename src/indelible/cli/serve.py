@@ -73,7 +73,7 @@ def serve(
         check_model(settings)
 
     from indelible.server.app import Server  # noqa: PLC0415  (see main.py)
-    from indelible.server.authentication import needs_login
+    from indelible.server.authentication import needs_login  # noqa: PLC0415
     from indelible.server.process import serve as run_server  # noqa: PLC0415
     from indelible.tracing import traces_exported  # noqa: PLC0415
 

@@ -1,6 +1,6 @@
 """Conversations that other programs bring along, and the turns they start: what the compatible wires need of a user.
 
-A wire (server/wires/) speaks of responses, completions and UI messages. Here they become what we store: a chat with a
+A wire (server/compat/) speaks of responses, completions and UI messages. Here they become what we store: a chat with a
 given history, a message that starts a turn, results that resume one. Everything is a command of `LocalService` or a
 read of the two logs; nothing is stored for a wire alone. A wire keeps what it must repeat about a request (its
 metadata, its options) in the metadata of the last block that came with the request (noted_request.py).
@@ -17,8 +17,8 @@ to its wait for results, belongs to it.
 
 Must stay true (tests/service/test_conversations.py): a name leads each user to one chat of their own; the model gets
 the given history and the given results; a turn's origin is the message that started it.
-(tests/server/wires/test_repeated_requests.py): a request that is repeated with its key starts one turn in one chat; one
-that is refused has changed nothing.
+(tests/server/compat/test_repeated_requests.py): a request that is repeated with its key starts one turn in one chat;
+one that is refused has changed nothing.
 """
 
 from __future__ import annotations

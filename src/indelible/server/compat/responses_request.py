@@ -3,7 +3,7 @@
 What a response repeats (`metadata`, `instructions`, `tools` …) is stored with the message that it answers, so that
 every replay repeats the same (service/conversations.py). Long tool lists are repeated by name only: they would
 otherwise be stored with every message. Users can write such a note too, so it is checked when it is read: one that has
-another shape counts as none (tests/server/wires/test_responses.py).
+another shape counts as none (tests/server/compat/test_responses.py).
 """
 
 from __future__ import annotations
