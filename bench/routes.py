@@ -116,7 +116,7 @@ async def _measure(application: Any, name: str) -> float:
 
 async def _who() -> dict[str, Any]:
     """What access control would have found."""
-    from indelible.server.revocation import OpenRequest
+    from indelible.server.revocation import OpenRequest  # noqa: PLC0415
     from indelible.service.access import Identity  # noqa: PLC0415
 
     return {

@@ -5,5 +5,5 @@ environments of their own (`.venv/compat`, `.venv/compat/js`, `.venv/js`) and ex
 their users expect. `page/` is a React page with `useChat`. The tests (`test_*.py`) start all of it, kill the server,
 and compare; Codex CLI needs no program, only its command.
 
-`make test` runs the clients from npm, too, against a server in its own process: tests/server/wires/test_npm_clients.py.
+`make test` runs the clients from npm, too, against a server in its process: tests/server/compat/test_npm_clients.py.
 """

@@ -52,7 +52,7 @@ GROUPS: Final = {
     "tests/e2e/test_page_words.py": "browser",
     "tests/e2e/test_login.py": "browser",
     "tests/server/test_web_core.py": "node",
-    "tests/server/wires/test_npm_clients.py": "node",
+    "tests/server/compat/test_npm_clients.py": "node",
     "tests/test_package.py": "wheel",
     "tests/test_public_types.py": "mypy",
     "tests/store/test_payloads.py": "mypy",

@@ -25,16 +25,16 @@ from typing import Final, NamedTuple
 PACKAGE: Final = Path(__file__).parent.parent / "src" / "indelible"
 
 AT_MOST: Final[Mapping[str, float]] = {
-    "modules": 326,
-    "lines": 59_100,
+    "modules": 277,
+    "lines": 58_500,
     "lines of the largest module": 500,
-    "modules under 40 lines": 55,
-    "preamble, % of all lines": 15.9,
+    "modules under 40 lines": 35,
+    "preamble, % of all lines": 15.5,
     "modules in circles, with imports inside functions": 0,
     "modules in circles, with those for type checkers too": 2,
 }
 """Rounded a little: a mend of ten lines needs no new figures."""
-AT_LEAST: Final[Mapping[str, float]] = {"median of lines": 174}
+AT_LEAST: Final[Mapping[str, float]] = {"median of lines": 208}
 SLACK: Final = 0.03
 """So much better than its bound a figure may be before somebody has to write it down."""
 

@@ -110,7 +110,6 @@ RETIRED_FILES = frozenset(
         "server/office",
         "server/door",
         "server/bodies",
-        "server/problems",
         "server/stream",
         "server/routes/process",
         "worker/scribe",

@@ -2,7 +2,7 @@
 
 A conversation with each of them is held against a real server, and every answer is recorded as it is: its status, the
 headers that its clients read, and its body, a stream included. What each answer has to mean is tested in
-tests/server/wires; here it is only held still.
+tests/server/compat; here it is only held still.
 """
 
 from __future__ import annotations

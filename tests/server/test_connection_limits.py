@@ -20,8 +20,8 @@ from tests.support.running_server import RunningServer
 from tests.support.waiting import deadline, poll_until
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from indelible.server import connections
 from indelible.server.connections import MAX_WAITING, LimitedConnection, name_network
-from indelible.server.limits import connections
 from indelible.server.problems import MEDIA_TYPE
 
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)

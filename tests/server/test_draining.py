@@ -17,7 +17,7 @@ import aiohttp
 import openai
 import pytest
 from compat.running import CLIENTS
-from tests.server.wires.wire_clients import open_openai
+from tests.server.compat.wire_clients import open_openai
 from tests.support.app_harness import NEVER_S, AppHarness, serve_app
 from tests.support.engine import get_name
 from tests.support.node import run_module

@@ -2,5 +2,5 @@
 
 app.py puts it together, process.py runs it as a process with signals. Each route reads its request, carries out
 one command of the machine or one reading of the store, and answers; errors.py of the package says what can go wrong,
-problem_details.py how it is reported.
+problems.py how it is reported.
 """

@@ -26,7 +26,7 @@ from indelible.clock import Clock, SystemClock
 from indelible.models.protocol import Model
 from indelible.server.access import AccessMiddleware
 from indelible.server.authentication import normalize_base_path
-from indelible.server.compat import routes as wires
+from indelible.server.compat import routes as compat
 from indelible.server.compat.openai import OpenAIErrors, RefusedByName, answer_refusal_by_name
 from indelible.server.docs_page import write_docs_page
 from indelible.server.feed_routes import router as feed_router
@@ -34,14 +34,14 @@ from indelible.server.file_routes import router as file_router
 from indelible.server.head_requests import HeadRequests
 from indelible.server.health import PrometheusMetrics
 from indelible.server.limits import BodyLimits
-from indelible.server.login import ensure_first_admin, offer_login, oidc_routes
-from indelible.server.login import pages as login
+from indelible.server.login import add_login_pages, ensure_first_admin, offer_login
 from indelible.server.login import router as session_router
 from indelible.server.oidc import check_oidc, is_own_path
+from indelible.server.oidc import router as oidc_router
 from indelible.server.openapi_document import write_document
 from indelible.server.problems import add_problem_handlers
 from indelible.server.router import Router
-from indelible.server.routes import debug, health, lists, router, shared_links  # noqa: F401  (they add to the router)
+from indelible.server.routes import health, router
 from indelible.server.sse import DEFAULT_PACE, Pace
 from indelible.server.state import ServerState
 from indelible.settings import Settings
@@ -160,9 +160,9 @@ class Server:
     def _make_application(self) -> Starlette:
         routes: list[BaseRoute] = [health]
         if not self.only_health:
-            routes = [own, wires.router, self._make_pages(), Mount("/web", _WebFiles(directory=_WEB), name="web")]
+            routes = [own, compat.router, self._make_pages(), Mount("/web", _WebFiles(directory=_WEB), name="web")]
             if self.settings.oidc_issuer:
-                routes.append(oidc_routes.router)
+                routes.append(oidc_router)
         application = Starlette(routes=routes, lifespan=self._live)
         application.router.redirect_slashes = False  # see `_redirect_slashes`
         _redirect_slashes(application)
@@ -205,7 +205,7 @@ class Server:
             routes = [f"{each.method} {each.path}" for router in routers for each in router.facts]
             return JSONResponse(routes, headers=_PAGE_HEADERS)
 
-        login.add_login_pages(pages, show_file, has_oidc=bool(self.settings.oidc_issuer))
+        add_login_pages(pages, show_file, has_oidc=bool(self.settings.oidc_issuer))
         return pages
 
     @asynccontextmanager

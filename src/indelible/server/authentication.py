@@ -1,4 +1,40 @@
-"""TODO: server.authentication."""
+"""Who sends a request, and through which proxy it came.
+
+Requests that come through a proxy: whose headers are believed, and under which path we are served.
+
+Anybody can send `X-Forwarded-For`. It counts only if the connection comes from an address in the setting
+`trusted_proxies`, and then the last address in it that is no trusted proxy itself is the client. A proxy may add a line
+of its own to those that the client sent: all lines are one list. What is no address (`unknown`, a page of text) names
+nobody, so the client is then the proxy that wrote it. The connection's own address is what the limits of
+connections.py count.
+
+A proxy may serve us under a path (`base_path`) and pass that path on, or strip it: a request is the same either way.
+
+Who sends a request.
+
+The first of these that the request has decides:
+
+    1. a header of a trusted proxy that names the user (`proxy_user_header`, `trusted_proxies`)
+    2. `Authorization: Bearer …`: the setting `token`, which is the first admin's, or a token of the database
+    3. the cookie of a session
+    4. nothing, where no login is needed: the user `local`, on loopback alone
+
+A request with an invalid credential never falls back to a weaker one: with a revoked token it has no user, even on
+loopback. There are two exceptions where no login is needed. A stale cookie is ignored, because a browser sends the
+cookies of every server on localhost. And on `/v1` a key that is no token of ours is ignored, because OpenAI's clients
+always send one.
+
+What was found is remembered for `REMEMBERED_S` seconds, so that a busy client costs no query per request. Everything is
+forgotten as soon as anybody's rights change in this process, or a hint tells that they did in another one.
+
+An address that sends wrong tokens is soon refused more of them (guesses.py); a valid one always gets in. Wrong cookies
+do not count: a session's secret cannot be guessed, and a page with a stale cookie sends it with everything that it
+loads.
+
+Must stay true (tests/server/test_behind_a_proxy.py).
+
+Must stay true (tests/server/test_authentication.py): the order above; no login outlasts its rights.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,40 @@
-"""TODO: server.connections."""
+"""Limits on connections: how long a request may take to arrive, how large its head may be, how many are open.
+
+All of this comes before the token is known, so it protects the process from anybody who reaches its port. uvicorn
+limits none of it: it collects a head for as long as it grows, and waits for one forever.
+
+A connection is *waiting* until its request is complete, and *busy* from then until the response is. Only waiting
+connections are timed; a feed may stay open for days. At a limit, the connection that has waited longest makes room, so
+idle connections keep nobody out; only if all are busy is a new one refused. At the limit of the process the address
+with the most connections makes room. An IPv6 host has a whole /64 to itself, so that counts as one address.
+
+One timer of the process checks all connections once a second (process.py): a timer per request would be on the path of
+every request.
+
+A client may send requests before it has the responses to earlier ones (pipelining). A request costs a hundred times its
+bytes once it is parsed, and one read may bring thousands, so what arrives is parsed request by request, and only while
+fewer than `MAX_WAITING` wait. What is left of the read stays as bytes, and nothing more is read: the rest waits in the
+kernel, and at last at the client. Nothing is refused for it.
+
+A response may come before its request has arrived: a refusal, after which the connection closes. But closing a socket
+that has unread bytes resets it, and then the client, which is still sending, loses the response. So such a connection
+*lingers*: it ends in our direction alone, and what still comes is thrown away unparsed, for `_LINGER_S` at most.
+
+Writing the head of a response together with its body, and cutting a response that has no end.
+
+uvicorn writes the two one after the other, and each write is a packet, which costs the kernel, and the client that is
+woken by it, as much as a short request costs us. So the head is held back until the next write, or until the event loop
+has run everything that is ready, whichever comes first. Nothing waits for it.
+
+What is written to a connection that is gone goes nowhere: whoever writes learns of it from the protocol, not from here.
+
+ASGI cannot say that a response breaks off: whoever just ends it makes a part look like the whole. `abort` closes the
+connection instead. The chunked body then lacks its last chunk, which every HTTP client reports.
+
+Must stay true (tests/server/test_connection_limits.py): what a connection sends before its request is complete costs a
+bounded amount of memory and time, and so does what it sends too early; a busy connection is never closed from here;
+when a connection is lost, all of its requests learn it; a client that sends its request to the end reads the refusal.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +56,7 @@ from indelible.server.problems import make_problem
 from indelible.settings import Settings
 
 ABORT: Final = "indelible.abort"
-"""The extension of ASGI that limits/connections.py gives to each request."""
+"""The extension of ASGI that each request has."""
 
 
 _HEAD: Final = b"HTTP/1.1 "
@@ -363,7 +399,7 @@ class LimitedConnection(HttpToolsProtocol):
                 self.transport.abort()
             return
         if self._is_in_body and (self.flow.read_paused or self.cycle.waiting_for_100_continue):
-            self._since_s = now_s  # what is late is our reading: a user's imports wait for each other (body_limits.py)
+            self._since_s = now_s  # what is late is our reading: a user's imports wait for each other (limits.py)
             return
         if now_s - self._since_s <= (limits.body_timeout_s if self._is_in_body else limits.head_timeout_s):
             return

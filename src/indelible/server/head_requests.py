@@ -2,11 +2,11 @@
 
 One place does it for every route: the request is served as a `GET`, and the body is left out. It is the outermost
 layer, so that every other one sees what it knows, a `GET` with its body. A stream has no end, so it is never opened
-for a `HEAD`: the response that would open it refuses (streaming/sse.py). A download sends its headers alone, without
-reading the file (routes/files.py). Logging in with OpenID Connect changes something with a `GET`, so it knows no
+for a `HEAD`: the response that would open it refuses (sse.py). A download sends its headers alone, without
+reading the file (file_routes.py). Logging in with OpenID Connect changes something with a `GET`, so it knows no
 `HEAD`.
 
-`find_methods` is for the `Allow` of a 405 (problem_details.py): a path can belong to several routes.
+`find_methods` is for the `Allow` of a 405 (problems.py): a path can belong to several routes.
 
 Must stay true (tests/server/test_head_requests.py): the status and the headers are those of the `GET`; no body is sent;
 no stream is opened.

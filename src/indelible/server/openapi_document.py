@@ -6,7 +6,7 @@ A client generator, a gateway and a reader of `/docs` need to know which problem
 each route would soon be wrong, and a `default` says nothing: no status would be undocumented. So they follow from what
 a route takes and from who may use it: one that needs a login can answer 401, one with an id in its path 404, one with a
 body 413 and 415. A status that only one route can answer is said at the route (`problems`, `responses`). Left out is
-what a connection gets before any route is known: 408 and 431 (limits/connections.py), 405 and the 404 of an unknown
+what a connection gets before any route is known: 408 and 431 (connections.py), 405 and the 404 of an unknown
 path.
 
 Must stay true (tests/server/test_openapi.py): every 2xx JSON response has a schema, and every reference resolves.

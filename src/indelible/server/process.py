@@ -6,7 +6,7 @@ not reconnect to the same process. A second SIGINT exits at once.
 
 Clients of the compatible wires have no cursor to reconnect with. Their replies, and those in the response of a native
 command, are streamed on for `drain_s`, the time in which the worker lets its replies finish; the server's own
-`GRACE_S` begins after that. What has not ended by then is cut so that the client notices (streaming/sse.py).
+`GRACE_S` begins after that. What has not ended by then is cut so that the client notices (sse.py).
 
 Foreign code may refuse to stop: a tool that swallows its cancellation is abandoned after its grace time, but asyncio
 would wait for it at the end of the loop. So a process whose work is done exits without waiting for abandoned tasks, and
@@ -15,7 +15,7 @@ one whose work is not done `HARD_LIMIT_S` after the signal (and after the drain)
 The kernel disconnects a peer that reads nothing (TCP_USER_TIMEOUT, where it exists): closing a socket waits until what
 was written to it is acknowledged, and such a peer would block it forever.
 
-limits/connections.py limits what a connection may cost before its request is complete.
+connections.py limits what a connection may cost before its request is complete.
 
 Must stay true (tests/server/test_shutdown.py): a process that gets SIGTERM exits with status 0, whatever is connected
 to it; an application that has failed does not keep listening.
@@ -91,7 +91,7 @@ class Process(uvicorn.Server):
             lifespan="on",
             timeout_graceful_shutdown=GRACE_S,
             server_header=False,
-            proxy_headers=False,  # access/proxies.py reads them, from trusted proxies alone
+            proxy_headers=False,  # authentication.py reads them, from trusted proxies alone
             headers=[("X-Content-Type-Options", "nosniff")],
         )
         super().__init__(config)

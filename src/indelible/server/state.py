@@ -96,7 +96,7 @@ ReadyState = Annotated[ServerState, FromRequest(get_ready_state)]
 
 
 def get_identity(request: Request) -> Identity:
-    """Who sends the request. access/middleware.py lets no request without one reach a route that asks."""
+    """Who sends the request. access.py lets no request without one reach a route that asks."""
     identity: Identity = request.scope["identity"]
     return identity
 

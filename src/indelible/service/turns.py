@@ -15,8 +15,8 @@ to its wait for results, belongs to it.
 
 Must stay true (tests/service/test_turns.py): a name leads each user to one chat of their own; the model gets the given
 history and the given results; a turn's facts are those of the request that started it.
-(tests/server/wires/test_repeated_requests.py): a request that is repeated with its key starts one turn in one chat; one
-that is refused has changed nothing. (tests/server/wires/test_costs.py): how many statements a request costs.
+(tests/server/compat/test_repeated_requests.py): a request that is repeated with its key starts one turn in one chat;
+one that is refused has changed nothing. (tests/server/compat/test_costs.py): how many statements a request costs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,18 @@
-"""TODO: server.compat.ai_sdk."""
+"""`/ai-sdk/chat`: the endpoint that `useChat` and `DefaultChatTransport` post to, and its resume route.
+
+The hook sends its whole list of messages with every request, or only the last one, as `message`. The server has the
+conversation already, so only what is new in it counts: what the user says, an edit, a regeneration, or the outputs of
+the client's tools. Messages of the user that never arrived, because the server was away, come along with the next one.
+A chat that the hook has named and that does not exist yet begins with the given messages.
+
+A reply does not stop when its reader leaves: reloads and lost connections look like `stop()` of the hook. The stop that
+reaches the server is `POST …/stop`. A message that arrives while a reply runs interrupts the reply: users who stopped
+it only on their screen expect that.
+
+Must stay true (tests/server/compat/test_ai_sdk.py): a resumed stream has the whole reply from its beginning, with the
+same ids; a message that is posted twice is sent once, and gets its reply again; what the user sees of their own
+messages, the model gets, in that order, and nothing that the assistant never said.
+"""
 
 from __future__ import annotations
 

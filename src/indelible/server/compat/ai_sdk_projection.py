@@ -7,7 +7,7 @@ where it was, and the continuation is a new part; parts are never named twice.
 A tool that the server runs is `providerExecuted`: the hook then neither runs it nor waits for an output. A call of a
 client's tool ends the stream, and the hook sends its output with the next request, into the same message.
 
-Must stay true (tests/server/wires/test_projections.py): every delta stands between the start and the end of its part;
+Must stay true (tests/server/compat/test_projections.py): every delta stands between the start and the end of its part;
 every call that has begun ends as available or as an error; the last chunk is `finish`, `abort` or `error`.
 """
 

@@ -1,4 +1,33 @@
-"""TODO: server.compat.openai."""
+"""What OpenAI's APIs share: names, errors, pages, usage.
+
+The names of responses, conversations and items. They are derived, so none is stored.
+
+A conversation is a chat: `conv_…` and `chat_…` have the same end. A response is a turn from where it started or was
+resumed: `resp_`, the end of the chat's id, and the number of the event there (service/conversations.py). A turn that
+waited for results is two responses, as it is two requests.
+
+An item of a response has the end of the response's name and its place in the output; an item of a conversation has the
+ends of the chat's and the message's ids and the place of its block. So an item that a client only refers to is found
+again, in the user's own chats and without a search (responses_stored.py).
+
+What clients of OpenAI read when something fails: a failed reply as an answer with a status, and refusals by name.
+
+Most refusals are ours, and openai.py gives them OpenAI's shape. `RefusedByName` is for those that programs
+know by their status and code.
+
+A list as OpenAI pages it: `after` names the last item of the page before.
+
+The tokens of a turn, added up over its steps, as the two OpenAI wires count them.
+
+Errors in OpenAI's shape on `/v1`: `{"error": {"message", "type", "param", "code"}}`.
+
+Every error of this server is a problem (problems.py), wherever it was raised: a refused token, a body that is
+too large, a command that the chat's state forbids. One middleware around everything turns the problems of these paths
+into what the clients of that wire read, so no route and no check has to know of it. A refusal that is ours as 422 is
+400 here, which is what OpenAI answers.
+
+Must stay true (tests/server/compat/test_openai_errors.py): no answer above 399 under `/v1` is a problem.
+"""
 
 from __future__ import annotations
 

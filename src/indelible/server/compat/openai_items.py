@@ -27,7 +27,7 @@ _ROLES: Final = {"user": "user", "assistant": "assistant", "system": "system", "
 
 
 def read_items(given: Any) -> list[Message]:
-    """The messages of an `input`: a text, or items. An item may be a list of messages already (responses/stored.py)."""
+    """The messages of an `input`: a text, or items. An item may be a list of messages already (responses_stored.py)."""
     if isinstance(given, str):
         return [Message(role="user", blocks=[Text(given)])]
     if not isinstance(given, list):

@@ -2,7 +2,7 @@
 
 Programs written for OpenAI say `gpt-5.1` where we say `openai:gpt-5.1`. The short name is understood if exactly one of
 the server's models has it; everything else is left as it is, and refused with the names that exist (404, as by OpenAI).
-Tested in tests/server/wires/test_chat_completions.py.
+Tested in tests/server/compat/test_chat_completions.py.
 """
 
 from __future__ import annotations

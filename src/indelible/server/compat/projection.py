@@ -1,4 +1,38 @@
-"""TODO: server.compat.projection."""
+"""One turn of a chat in the words of another wire. Pure: the same events always give the same frames.
+
+`TurnProjection` is the one place that reads the events of a feed for the wires: which of them belong to the turn,
+where an attempt ends, and how the turn does. A wire implements one method per fact. It gets
+
+    open_attempt        an attempt began; its parts follow
+    one method per part (`parts`)
+    close_attempt       the attempt ended: complete, or cut short (a stop, a crash, a retry)
+    add_message         a message entered history: the reply, or results
+    close               the turn is over, or waits for results of the client
+
+and calls `emit` with finished frames. Two readers may get events in different order only where no wire depends on the
+order: rows of an attempt always come between its beginning and its end, in order. That is why frames can be numbered,
+and why the numbers are the same in every replay.
+
+A projection over HTTP: streamed as server-sent events, or read to its end and answered at once.
+
+A stream is a reader of the chat's feed like any other (server/sse.py): frames exist only for what is on disk,
+a disconnect stops nothing, and a client that does not read holds up nobody. The frames of events that are ready
+together are sent together. A reader that fell too far behind gets `resync` on the native feed; here the stream
+continues from the reader's true position instead, because its client knows no snapshots.
+
+A client of a wire has no cursor either. So at shutdown its reader *stays* while the process drains, and a stream that
+has to end before its turn does (the drain is over, the chat was deleted, the token revoked) is cut: its connection is
+aborted, which every SDK raises on. A stream that merely ended would pass for a complete reply.
+
+`on_leave` is called if the client disconnects before the end: the setting `completions_on_disconnect` may stop the
+reply then. It runs in the response's own task, so that no task is left without a parent.
+
+Must stay true (tests/server/compat/test_projections.py): for random turns, every prefix of the frames obeys the rules
+of its wire, and a replay gives the same frames.
+
+Must stay true (tests/server/compat/test_streams.py): a stream that is cut at any frame leaves nothing running, and the
+reply is finished. tests/server/test_draining.py: at shutdown a stream is whole, or its client raises.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +46,7 @@ from starlette.types import Receive, Scope, Send
 
 from indelible.api.events import FeedEvent
 from indelible.errors import ChatNotFound
-from indelible.feed import Feed, FeedEvent, Reader
+from indelible.feed import Feed, Reader
 from indelible.server.problems import NotReady
 from indelible.server.sse import Events, FeedResponse, Pace
 from indelible.service.turns import TurnStart

@@ -14,10 +14,10 @@ was cut and answered by the server stays in the stream, closed as incomplete, an
 refuses two calls with one id in a response: a later one gets a number behind its id (`#2`), which `read_call_id`
 removes.
 
-Must stay true (tests/server/wires/test_projections.py): all of the above at every prefix of every turn, judged by
+Must stay true (tests/server/compat/test_projections.py): all of the above at every prefix of every turn, judged by
 the SDK's own accumulator.
 
-output_items.py has the items; routes.py the routes.
+responses_items.py has the items; routes.py the routes.
 """
 
 from __future__ import annotations

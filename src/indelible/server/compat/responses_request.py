@@ -3,7 +3,7 @@
 What a response repeats (`metadata`, `instructions`, `tools` …) is stored with its turn, so that every replay repeats
 the same (`turns.request`). Long tool lists are repeated by name only: they would otherwise be stored with every turn. A
 note from before may have been written by a user, so it is checked when it is read: one that has another shape counts as
-none (tests/server/wires/test_responses.py).
+none (tests/server/compat/test_responses.py).
 """
 
 from __future__ import annotations

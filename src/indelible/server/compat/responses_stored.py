@@ -8,7 +8,7 @@ its client saw it. A name that leads to nothing of this user is refused: to leav
 A reference is short, and what it stands for may be long: together they may be as long as a request that repeats it.
 The items of one response are named one after the other, so it is projected once.
 
-Must stay true (tests/server/wires/test_item_references.py): the model gets the same history whether the items of the
+Must stay true (tests/server/compat/test_item_references.py): the model gets the same history whether the items of the
 assistant are repeated or referred to; nobody refers to an item of somebody else.
 """
 

@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 from tests.server.asking import read_problem
-from tests.server.wires.wire_clients import open_openai
+from tests.server.compat.wire_clients import open_openai
 from tests.support.app_harness import AppHarness
 from tests.support.running_server import RunningServer, say
 from tests.support.waiting import deadline

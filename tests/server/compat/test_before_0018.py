@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import text
-from tests.server.wires.test_ai_sdk import Hook, read_ui_text, user
-from tests.server.wires.wire_clients import open_openai
+from tests.server.compat.test_ai_sdk import Hook, read_ui_text, user
+from tests.server.compat.wire_clients import open_openai
 from tests.support.app_harness import serve_app
 from tests.support.engine import begin_read, begin_write, is_sqlite, open_engine
 from tests.support.running_server import say

@@ -14,7 +14,7 @@ from openai.lib.streaming.chat._completions import ChatCompletionStreamState
 from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.chat import ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
-from tests.server.wires.random_turns import CLIENT_TOOL, RandomTurn, make_event, random_turns
+from tests.server.compat.random_turns import CLIENT_TOOL, RandomTurn, make_event, random_turns
 from tests.support.examples import count_examples
 
 from indelible.api.events import FeedEvent

@@ -1,4 +1,51 @@
-"""Limits on what one client can cost: connections, bodies, uploads, requests per second, open feeds."""
+"""Limits on what one request or one user can cost: bodies, uploads, open feeds, requests per second.
+
+Limits on JSON bodies: how many values one may have, and how deep they may be nested, before anything parses it.
+
+A parser makes objects of every value, and the validator an error of every wrong one: 8 MiB of `[0,0,…]` took a minute
+of the event loop and gigabytes. So values are counted in the bytes, where commas and brackets outside of strings are
+all that matters; nearly every body is below the limits even if those inside of strings are counted too, and costs four
+counts at the speed of memory. Bytes can be counted because JSON is UTF-8 here, as RFC 8259 says; Python's parser would
+accept UTF-16 and UTF-32 too. Whether the body is JSON at all is left to the parser.
+
+A compressed body is refused, an uploaded file too: its size would be known only after it was unpacked.
+
+An exported chat may have many values, because it is decoded by type and the first mistake ends that; and it may be
+large, so a user has one import at a time in memory: the next one is not read before that.
+
+What passes here is bounded, and api/inputs.py gives every list in it a limit of its own.
+
+Which requests have a large body: uploads, which are bytes and never held in memory, and imports of chats.
+
+Every other body is JSON: it is limited, collected and counted before a route sees it (access.py,
+and below), and has a minute to arrive (connections.py). An upload passes all that; its route counts the bytes, and
+it has time as long as it keeps a minimum pace. An exported chat is JSON too, but may be as large as a chat becomes: it
+has a limit of its own (`import_max_bytes`), and time as an upload has it.
+
+A refused upload is read to its end before the response, within bounds: a client that is still sending would otherwise
+see a broken connection instead of the reason.
+
+How many feeds a user may have open at a time, in this process.
+
+A feed holds a connection, two tasks and a reader for as long as its client likes. A slot is taken when the response
+starts and given back when it ends, however it ends, so a feed whose client has hung up counts no longer.
+
+Token buckets: so many per second on average, with bursts. In this process; replicas count for themselves.
+
+A bucket that is full again is the same as none, so buckets are forgotten when there are many: memory is bounded by the
+number of those who were busy lately.
+
+Must stay true (tests/server/test_body_limits.py): the count is exact where it decides; no mistake costs more than a
+valid body of the same size.
+
+Must stay true (tests/server/test_file_routes.py).
+
+Must stay true (tests/server/test_feed_limits.py): a refused feed leaves nothing behind; a closed one makes room.
+
+Must stay true (tests/server/test_rate_limits.py).
+"""
+
+from __future__ import annotations
 
 import asyncio
 import json
@@ -57,7 +104,7 @@ class BodyLimits:
         if is_upload(scope):
             await (_COMPRESSED_FILE if is_compressed else self._application)(scope, receive, send)
         elif is_import(scope) and not is_compressed:
-            user_id = scope["identity"].user_id  # access/middleware.py lets nobody else import
+            user_id = scope["identity"].user_id  # access.py lets nobody else import
             async with self._importing.setdefault(user_id, asyncio.Lock()):
                 await self._pass_on(scope, receive, send)
         else:
@@ -73,7 +120,7 @@ class BodyLimits:
                 return
             if not is_import(scope):
                 check_json(message.get("body", b""))
-        except (TooLarge, HTTPException) as error:  # the latter from access/middleware.py
+        except (TooLarge, HTTPException) as error:  # the latter from access.py
             detail = str(error.detail if isinstance(error, HTTPException) else error)
             await make_problem(413, "too_large", detail, headers=_CLOSE)(scope, receive, send)
             return
@@ -159,7 +206,7 @@ def is_upload(scope: Mapping[str, object]) -> bool:
 
 
 def is_import(scope: Mapping[str, object]) -> bool:
-    """Whether this request's body is an exported chat. Asked when the base path is known (access/middleware.py)."""
+    """Whether this request's body is an exported chat. Asked when the base path is known (access.py)."""
     path = str(scope["path"]).removeprefix(str(scope.get("root_path", "")))
     return scope["type"] == "http" and scope["method"] == "POST" and path == _IMPORT
 

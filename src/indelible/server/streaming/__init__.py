@@ -1,1 +1,0 @@
-"""Responses that go on: the feed as server-sent events, and a command with its reply."""

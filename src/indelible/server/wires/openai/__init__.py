@@ -1,1 +1,0 @@
-"""The OpenAI wires: Responses, Conversations, Chat Completions, Models (docs/openai.md)."""

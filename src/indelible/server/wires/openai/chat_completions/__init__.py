@@ -1,1 +1,0 @@
-"""OpenAI's Chat Completions API: requests, the projection of a turn, and the routes."""
