@@ -7,7 +7,7 @@ which the stored response would have in it.
 
 One recorded run with its exchanges.
 
-A run may have a hundred megabytes, so it is streamed, exchange by exchange (recording/storage/export.py). Its status
+A run may have a hundred megabytes, so it is streamed, exchange by exchange (recording/replay.py). Its status
 200 is sent first. If the run is deleted meanwhile, or the database fails, the only way left to report it is to truncate
 the response: every HTTP client detects that, and the next request gets the reason.
 

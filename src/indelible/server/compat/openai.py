@@ -3,7 +3,7 @@
 The names of responses, conversations and items. They are derived, so none is stored.
 
 A conversation is a chat: `conv_…` and `chat_…` have the same end. A response is a turn from where it started or was
-resumed: `resp_`, the end of the chat's id, and the number of the event there (service/conversations.py). A turn that
+resumed: `resp_`, the end of the chat's id, and the number of the event there (service/turns.py). A turn that
 waited for results is two responses, as it is two requests.
 
 An item of a response has the end of the response's name and its place in the output; an item of a conversation has the
