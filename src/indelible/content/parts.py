@@ -20,8 +20,6 @@ from msgspec.structs import replace
 from indelible.content.blocks import File, Metadata, Source, ToolCall, ToolResult, Value
 
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter"]
-
-
 MAX_TOKENS: Final = 10**9
 """No call uses more tokens than this. A larger count is a mistake of the provider, and counts as unknown."""
 

@@ -223,14 +223,8 @@ def _read_at(path: Path, place: int, size: int) -> bytes:
 
 
 DATABASE: Final = "database"
-
-
 _DIRECTORY: Final = "directory:"
-
-
 _FORMS: Final = "It must be database, directory:/path or s3://bucket/prefix?endpoint=URL&region=NAME"
-
-
 _KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 

@@ -89,11 +89,7 @@ def escape_path(path: str) -> str:
 
 
 T = TypeVar("T")
-
-
 _ATTEMPTS: Final = 3
-
-
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=60)
 
 

@@ -12,30 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from indelible.errors import Invalid, NotFound
-from indelible.machine.commands import (
-    AddMessages,
-    Archive,
-    Command,
-    Compact,
-    Continue,
-    Create,
-    Delete,
-    DeleteQueued,
-    Edit,
-    EditQueued,
-    Interrupt,
-    PromoteQueued,
-    Regenerate,
-    ReorderQueue,
-    Retry,
-    Send,
-    SendInterrupt,
-    SendSteer,
-    SwitchBranch,
-    ToolResults,
-    Unarchive,
-    UpdateChat,
-)
+from indelible.machine import commands
 from indelible.machine.decision import (
     NOTHING,
     Decision,
@@ -97,13 +74,13 @@ def _require_queued(snapshot: Snapshot, queued_id: str) -> None:
         raise NotFound("Message not found in the queue. It may have been sent already.")
 
 
-def create(command: Create) -> Decision:
+def create(command: commands.Create) -> Decision:
     if not command.with_message:
         return Decision((SetStatus(status=Status.IDLE),))
     return Decision((AddMessage(), BeginTurn(), SetStatus(status=Status.RUNNING)))
 
 
-def _send(snapshot: Snapshot, command: Send | SendSteer | SendInterrupt) -> Decision:
+def _send(snapshot: Snapshot, command: commands.Send | commands.SendSteer | commands.SendInterrupt) -> Decision:
     if snapshot.status not in RESTING:
         return Decision((Enqueue(if_busy="queue"),))
     if not snapshot.queue:
@@ -113,14 +90,14 @@ def _send(snapshot: Snapshot, command: Send | SendSteer | SendInterrupt) -> Deci
     return Decision(run)
 
 
-def _send_steer(snapshot: Snapshot, command: SendSteer) -> Decision:
+def _send_steer(snapshot: Snapshot, command: commands.SendSteer) -> Decision:
     """Only a running turn can be steered; otherwise this is a plain message."""
     if snapshot.status is Status.RUNNING:
         return Decision((Enqueue(if_busy="steer"),))
     return _send(snapshot, command)
 
 
-def _send_interrupt(snapshot: Snapshot, command: SendInterrupt) -> Decision:
+def _send_interrupt(snapshot: Snapshot, command: commands.SendInterrupt) -> Decision:
     if snapshot.status in BUSY:
         return Decision((Enqueue(if_busy="interrupt"), *_begin_stop(snapshot)))
     if snapshot.status is Status.REQUIRES_ACTION:
@@ -129,7 +106,7 @@ def _send_interrupt(snapshot: Snapshot, command: SendInterrupt) -> Decision:
     return _send(snapshot, command)
 
 
-def _add_messages(snapshot: Snapshot, command: AddMessages) -> Decision:
+def _add_messages(snapshot: Snapshot, command: commands.AddMessages) -> Decision:
     """An error belongs to the end of a branch, and this is no longer its end."""
     return Decision((*clear_error(snapshot), AddHistory(), SetStatus(status=Status.IDLE)))
 
@@ -145,7 +122,7 @@ def _fork(snapshot: Snapshot) -> list[Effect]:
     ]
 
 
-def _edit(snapshot: Snapshot, command: Edit) -> Decision:
+def _edit(snapshot: Snapshot, command: commands.Edit) -> Decision:
     target = _require_target(snapshot, command.message_id)
     if target.role != "user":
         raise Invalid("Only a user message can be edited.")
@@ -154,7 +131,7 @@ def _edit(snapshot: Snapshot, command: Edit) -> Decision:
     return Decision((*_fork(snapshot), *effects))
 
 
-def _regenerate(snapshot: Snapshot, command: Regenerate) -> Decision:
+def _regenerate(snapshot: Snapshot, command: commands.Regenerate) -> Decision:
     target = _require_target(snapshot, command.message_id)
     above = target.id if target.role == "user" else target.user_above_id
     if target.role not in {"user", "assistant"} or above is None:
@@ -163,7 +140,7 @@ def _regenerate(snapshot: Snapshot, command: Regenerate) -> Decision:
     return Decision((*_fork(snapshot), *effects))
 
 
-def _switch_branch(snapshot: Snapshot, command: SwitchBranch) -> Decision:
+def _switch_branch(snapshot: Snapshot, command: commands.SwitchBranch) -> Decision:
     """An error belongs to its branch. A chat with a queue cannot be idle, so it keeps its current error."""
     place = snapshot.destination
     if place is None:
@@ -176,13 +153,13 @@ def _switch_branch(snapshot: Snapshot, command: SwitchBranch) -> Decision:
     return Decision((move, *clear_error(snapshot), SetStatus(status=Status.IDLE)))
 
 
-def _continue(snapshot: Snapshot, command: Continue) -> Decision:
+def _continue(snapshot: Snapshot, command: commands.Continue) -> Decision:
     if not snapshot.last_is_partial:
         raise refuse(snapshot, command, "Nothing to continue: the last reply is complete.")
     return _answer_again(snapshot)
 
 
-def _retry(snapshot: Snapshot, command: Retry) -> Decision:
+def _retry(snapshot: Snapshot, command: commands.Retry) -> Decision:
     if snapshot.status is Status.ERROR and snapshot.last_turn_kind == "compaction":
         return _summarise(snapshot)
     if snapshot.last_user_id is None:
@@ -199,7 +176,7 @@ def _answer_again(snapshot: Snapshot) -> Decision:
     return Decision((*effects, SetStatus(status=Status.RUNNING)))
 
 
-def _compact(snapshot: Snapshot, command: Compact) -> Decision:
+def _compact(snapshot: Snapshot, command: commands.Compact) -> Decision:
     """Refused if it could only summarise a summary (rule 10.6)."""
     if snapshot.head_id is None:
         raise refuse(snapshot, command, "Nothing to summarise: the chat is empty.")
@@ -214,28 +191,28 @@ def _summarise(snapshot: Snapshot) -> Decision:
     return Decision((*effects, SetStatus(status=Status.RUNNING)))
 
 
-def _delete(snapshot: Snapshot, command: Delete) -> Decision:
+def _delete(snapshot: Snapshot, command: commands.Delete) -> Decision:
     closing = (*close_attempt(snapshot, "edited", "edited"), *close_turn(snapshot, "edited"))
     return Decision((RaiseEpoch(), *closing, DeleteChat()))
 
 
-def _delete_queued(snapshot: Snapshot, command: DeleteQueued) -> Decision:
+def _delete_queued(snapshot: Snapshot, command: commands.DeleteQueued) -> Decision:
     _require_queued(snapshot, command.queued_id)
     return Decision((RemoveQueued(queued_id=command.queued_id),))
 
 
-def _reorder_queue(snapshot: Snapshot, command: ReorderQueue) -> Decision:
+def _reorder_queue(snapshot: Snapshot, command: commands.ReorderQueue) -> Decision:
     if sorted(command.queued_ids) != sorted(row.id for row in snapshot.queue):
         raise Invalid("The new order must list every queued message exactly once.")
     return Decision((ReorderQueueRows(queued_ids=command.queued_ids),))
 
 
-def _edit_queued(snapshot: Snapshot, command: EditQueued) -> Decision:
+def _edit_queued(snapshot: Snapshot, command: commands.EditQueued) -> Decision:
     _require_queued(snapshot, command.queued_id)
     return Decision((EditQueuedMessage(queued_id=command.queued_id),))
 
 
-def _promote_queued(snapshot: Snapshot, command: PromoteQueued) -> Decision:
+def _promote_queued(snapshot: Snapshot, command: commands.PromoteQueued) -> Decision:
     _require_queued(snapshot, command.queued_id)
     if snapshot.status in BUSY:
         order = ReorderQueueRows(queued_ids=_bring_forward(snapshot, command.queued_id), promoted_id=command.queued_id)
@@ -254,7 +231,7 @@ def _bring_forward(snapshot: Snapshot, queued_id: str) -> tuple[str, ...]:
     return tuple(ids)
 
 
-def _interrupt(snapshot: Snapshot, command: Interrupt) -> Decision:
+def _interrupt(snapshot: Snapshot, command: commands.Interrupt) -> Decision:
     if command.turn_id is not None and not is_turn(snapshot, command.turn_id):
         return NOTHING
     if snapshot.status is Status.REQUIRES_ACTION:
@@ -264,7 +241,7 @@ def _interrupt(snapshot: Snapshot, command: Interrupt) -> Decision:
     return Decision(tuple(_begin_stop(snapshot)))
 
 
-def _tool_results(snapshot: Snapshot, command: ToolResults) -> Decision:
+def _tool_results(snapshot: Snapshot, command: commands.ToolResults) -> Decision:
     if command.turn_id is not None and not is_turn(snapshot, command.turn_id):
         raise refuse(snapshot, command, "Too late: the reply that asked for these results has ended.")
     if sorted(command.call_ids) != sorted(snapshot.awaiting):
@@ -272,35 +249,35 @@ def _tool_results(snapshot: Snapshot, command: ToolResults) -> Decision:
     return Decision((AddToolResults(), SetStatus(status=Status.RUNNING)))
 
 
-def _archive(snapshot: Snapshot, command: Archive | Unarchive) -> Decision:
-    return Decision((SetArchived(archived=isinstance(command, Archive)),))
+def _archive(snapshot: Snapshot, command: commands.Archive | commands.Unarchive) -> Decision:
+    return Decision((SetArchived(archived=isinstance(command, commands.Archive)),))
 
 
-def _update_chat(snapshot: Snapshot, command: UpdateChat) -> Decision:
+def _update_chat(snapshot: Snapshot, command: commands.UpdateChat) -> Decision:
     if command.only_untitled and snapshot.titled:
         return NOTHING
     return Decision((UpdateMetadata(),))
 
 
-DECIDE_USER: Final[dict[type[Command], Callable[[Snapshot, Any], Decision]]] = {
-    Send: _send,
-    SendSteer: _send_steer,
-    SendInterrupt: _send_interrupt,
-    AddMessages: _add_messages,
-    Edit: _edit,
-    Regenerate: _regenerate,
-    SwitchBranch: _switch_branch,
-    Continue: _continue,
-    Delete: _delete,
-    DeleteQueued: _delete_queued,
-    ReorderQueue: _reorder_queue,
-    EditQueued: _edit_queued,
-    PromoteQueued: _promote_queued,
-    Interrupt: _interrupt,
-    ToolResults: _tool_results,
-    Retry: _retry,
-    Compact: _compact,
-    Archive: _archive,
-    Unarchive: _archive,
-    UpdateChat: _update_chat,
+DECIDE_USER: Final[dict[type[commands.Command], Callable[[Snapshot, Any], Decision]]] = {
+    commands.Send: _send,
+    commands.SendSteer: _send_steer,
+    commands.SendInterrupt: _send_interrupt,
+    commands.AddMessages: _add_messages,
+    commands.Edit: _edit,
+    commands.Regenerate: _regenerate,
+    commands.SwitchBranch: _switch_branch,
+    commands.Continue: _continue,
+    commands.Delete: _delete,
+    commands.DeleteQueued: _delete_queued,
+    commands.ReorderQueue: _reorder_queue,
+    commands.EditQueued: _edit_queued,
+    commands.PromoteQueued: _promote_queued,
+    commands.Interrupt: _interrupt,
+    commands.ToolResults: _tool_results,
+    commands.Retry: _retry,
+    commands.Compact: _compact,
+    commands.Archive: _archive,
+    commands.Unarchive: _archive,
+    commands.UpdateChat: _update_chat,
 }

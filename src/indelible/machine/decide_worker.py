@@ -14,20 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from indelible.machine.commands import (
-    Acquire,
-    ActionExpired,
-    AnnounceRetry,
-    AwaitAction,
-    Command,
-    CommitStep,
-    Fail,
-    FinishInterruption,
-    FinishTurn,
-    KeepSummary,
-    Release,
-    StartAttempt,
-)
+from indelible.machine import commands
 from indelible.machine.decision import (
     NOTHING,
     Decision,
@@ -65,7 +52,7 @@ MAX_STALLED_TAKEOVERS: Final = 3
 """A turn fails sooner, after this many takeovers in a row that brought no progress or found a tool running."""
 
 
-def _acquire(snapshot: Snapshot, command: Acquire) -> Decision:
+def _acquire(snapshot: Snapshot, command: commands.Acquire) -> Decision:
     """First close the attempt that the last holder left open, or adopt it if only its tool results are missing."""
     if snapshot.holder_alive or snapshot.holder == command.worker_id:
         raise refuse(snapshot, command, "A live worker holds the chat.")
@@ -97,26 +84,26 @@ def _count_takeover(snapshot: Snapshot) -> RecordTakeover | None:
     return RecordTakeover(takeovers=turn.takeovers + 1, stalled=stalled, journal_rows=turn.journal_rows)
 
 
-def _release(snapshot: Snapshot, command: Release) -> Decision:
+def _release(snapshot: Snapshot, command: commands.Release) -> Decision:
     """A complete reply stays open: tool results may be missing, and the next holder runs those tools."""
     if snapshot.status is Status.RUNNING and snapshot.attempt is not None and snapshot.attempt.finished:
         return Decision((LeaveAttempt(), ClearHolder()))
     return Decision((*close_attempt(snapshot, "handed_over", "handed_over"), ClearHolder()))
 
 
-def _announce_retry(snapshot: Snapshot, command: AnnounceRetry) -> Decision:
+def _announce_retry(snapshot: Snapshot, command: commands.AnnounceRetry) -> Decision:
     return Decision((ScheduleRetry(),))
 
 
-def _keep_summary(snapshot: Snapshot, command: KeepSummary) -> Decision:
+def _keep_summary(snapshot: Snapshot, command: commands.KeepSummary) -> Decision:
     return Decision((AddNotice(kind="compacted"), AddSummary()))
 
 
-def _start_attempt(snapshot: Snapshot, command: StartAttempt) -> Decision:
+def _start_attempt(snapshot: Snapshot, command: commands.StartAttempt) -> Decision:
     return Decision((*close_attempt(snapshot, "reset"), BeginAttempt()))
 
 
-def _commit_step(snapshot: Snapshot, command: CommitStep) -> Decision:
+def _commit_step(snapshot: Snapshot, command: commands.CommitStep) -> Decision:
     stopped = snapshot.status is Status.INTERRUPTING
     if command.failed:
         closed = CloseAttempt(outcome="failed", reason="failed")
@@ -129,7 +116,7 @@ def _commit_step(snapshot: Snapshot, command: CommitStep) -> Decision:
     return Decision((closed, *instruction, *steers))
 
 
-def _finish_turn(snapshot: Snapshot, command: FinishTurn) -> Decision:
+def _finish_turn(snapshot: Snapshot, command: commands.FinishTurn) -> Decision:
     if snapshot.status is Status.INTERRUPTING:
         return end_stopped(snapshot, *close_attempt(snapshot, "complete", "interrupted"))
     is_empty = command.attempt_id is None and snapshot.attempt is not None
@@ -143,20 +130,20 @@ def _finish_turn(snapshot: Snapshot, command: FinishTurn) -> Decision:
     return Decision((*closing, *continue_with_queue(snapshot)))
 
 
-def _await_action(snapshot: Snapshot, command: AwaitAction) -> Decision:
+def _await_action(snapshot: Snapshot, command: commands.AwaitAction) -> Decision:
     if snapshot.status is Status.INTERRUPTING:
         return end_stopped(snapshot, CloseAttempt(outcome="complete", reason="interrupted"))
     waiting = (SetDeadline(), ClearHolder(), SetStatus(status=Status.REQUIRES_ACTION))
     return Decision((CloseAttempt(outcome="complete"), *waiting))
 
 
-def _action_expired(snapshot: Snapshot, command: ActionExpired) -> Decision:
+def _action_expired(snapshot: Snapshot, command: commands.ActionExpired) -> Decision:
     if not snapshot.deadline_passed:
         return NOTHING
     return Decision((*answer_calls(snapshot, "expired"), SetStatus(status=Status.RUNNING)))
 
 
-def _fail(snapshot: Snapshot, command: Fail) -> Decision:
+def _fail(snapshot: Snapshot, command: commands.Fail) -> Decision:
     closing = close_attempt(snapshot, "failed", "failed")
     if snapshot.status is Status.INTERRUPTING:
         return end_stopped(snapshot, *closing)
@@ -164,20 +151,20 @@ def _fail(snapshot: Snapshot, command: Fail) -> Decision:
     return Decision((*closing, *ending, SetStatus(status=Status.ERROR)))
 
 
-def _finish_interruption(snapshot: Snapshot, command: FinishInterruption) -> Decision:
+def _finish_interruption(snapshot: Snapshot, command: commands.FinishInterruption) -> Decision:
     return end_stopped(snapshot, *close_attempt(snapshot, "interrupted", "interrupted"))
 
 
-DECIDE_WORKER: Final[dict[type[Command], Callable[[Snapshot, Any], Decision]]] = {
-    Acquire: _acquire,
-    Release: _release,
-    StartAttempt: _start_attempt,
-    AnnounceRetry: _announce_retry,
-    KeepSummary: _keep_summary,
-    CommitStep: _commit_step,
-    FinishTurn: _finish_turn,
-    AwaitAction: _await_action,
-    ActionExpired: _action_expired,
-    Fail: _fail,
-    FinishInterruption: _finish_interruption,
+DECIDE_WORKER: Final[dict[type[commands.Command], Callable[[Snapshot, Any], Decision]]] = {
+    commands.Acquire: _acquire,
+    commands.Release: _release,
+    commands.StartAttempt: _start_attempt,
+    commands.AnnounceRetry: _announce_retry,
+    commands.KeepSummary: _keep_summary,
+    commands.CommitStep: _commit_step,
+    commands.FinishTurn: _finish_turn,
+    commands.AwaitAction: _await_action,
+    commands.ActionExpired: _action_expired,
+    commands.Fail: _fail,
+    commands.FinishInterruption: _finish_interruption,
 }

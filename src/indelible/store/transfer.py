@@ -62,8 +62,6 @@ _MESSAGES: Final = """
         timings, created_at, error
     FROM messages WHERE chat_id = $1 ORDER BY created_at, id
     """
-
-
 _USED: Final = "SELECT file_id FROM file_uses WHERE chat_id = $1"
 
 

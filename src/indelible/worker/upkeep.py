@@ -84,11 +84,7 @@ class ListUpkeep:
 
 
 _log: Final = get_logger(__name__)
-
-
 _INTERVAL_S: Final = 600.0
-
-
 _AFTER_FAILURE_S: Final = 30.0
 
 

@@ -113,8 +113,6 @@ HANDLERS: Final[Handlers] = {
     effects.SetStatus: set_status,
     effects.UpdateMetadata: update_metadata,
 }
-
-
 _QUEUED: Final = "SELECT content, model FROM queue WHERE chat_id = $1 AND id = $2"
 
 
@@ -211,8 +209,6 @@ QUEUE_HANDLERS: Final[Handlers] = {
     effects.ReorderQueueRows: reorder_queue_rows,
     effects.StartQueued: start_queued,
 }
-
-
 _LABELS: Final = "SELECT labels FROM chats WHERE id = $1"
 
 

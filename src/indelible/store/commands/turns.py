@@ -27,22 +27,11 @@ from indelible.ids import new_id
 from indelible.machine import effects
 from indelible.machine.effects import AttemptOutcome, CloseAttempt
 from indelible.machine.states import TurnKind
+from indelible.store import payloads
 from indelible.store.commands.change import ChatChange, Handlers
 from indelible.store.commands.history import load_model, put
 from indelible.store.database.transaction import Row, Transaction, insert, to_time, update
 from indelible.store.outcome import AttemptName
-from indelible.store.payloads import (
-    AttemptStart,
-    Failure,
-    ModelChoice,
-    NewChat,
-    Payload,
-    RetryScheduled,
-    UserInput,
-    WithPending,
-    WithStep,
-    require,
-)
 from indelible.store.queries.history import find_partial_reply
 from indelible.store.usage import Totals, Used, add_to_chat, add_usage
 
@@ -86,7 +75,7 @@ async def close_attempt(change: ChatChange, effect: effects.CloseAttempt) -> Non
 
 
 async def schedule_retry(change: ChatChange, _effect: effects.ScheduleRetry) -> None:
-    detail: dict[str, Any] = dict(require(change.payload, RetryScheduled).retry)
+    detail: dict[str, Any] = dict(payloads.require(change.payload, payloads.RetryScheduled).retry)
     change.changes["retry"] = encode(detail)
     if change.snapshot.attempt is not None:
         attempt_id = change.snapshot.attempt.id
@@ -108,7 +97,7 @@ async def adopt_attempt(change: ChatChange, _effect: effects.AdoptAttempt) -> No
 
 async def leave_attempt(change: ChatChange, _effect: effects.LeaveAttempt) -> None:
     assert change.snapshot.attempt is not None
-    pending = change.payload.pending if isinstance(change.payload, WithPending) else []
+    pending = change.payload.pending if isinstance(change.payload, payloads.WithPending) else []
     await keep_pending(change.transaction, change.chat_id, change.snapshot.attempt.id, pending, change.now)
 
 
@@ -118,7 +107,7 @@ async def begin_attempt(change: ChatChange, _effect: effects.BeginAttempt) -> No
     step, number = (1, 1) if last is None else (last["step"] + 1, 1)
     if last is not None and last["outcome"] == _ENDS_WITH_RESET:
         step, number = last["step"], last["number"] + 1
-    begun = change.payload if isinstance(change.payload, AttemptStart) else AttemptStart()
+    begun = change.payload if isinstance(change.payload, payloads.AttemptStart) else payloads.AttemptStart()
     assert change.turn_id is not None
     name = AttemptName(
         chat_id=change.chat_id,
@@ -166,7 +155,7 @@ async def record_takeover(change: ChatChange, effect: effects.RecordTakeover) ->
 
 async def begin_turn(change: ChatChange, effect: effects.BeginTurn) -> None:
     """Which model answers (rule 10.1): the command's, else the one stored with the message, else the chat's."""
-    model = change.payload.model if isinstance(change.payload, ModelChoice) else change.put_model
+    model = change.payload.model if isinstance(change.payload, payloads.ModelChoice) else change.put_model
     if model is None and effect.kind == "reply" and effect.message_id is not None:
         model = await load_model(change, effect.message_id)
     await open_turn(change, effect.kind, effect.message_id or change.put_id, model)
@@ -174,7 +163,7 @@ async def begin_turn(change: ChatChange, effect: effects.BeginTurn) -> None:
 
 async def open_turn(change: ChatChange, kind: TurnKind, message_id: str | None, model: str | None) -> None:
     change.turn_id = new_id("turn")
-    request = change.payload.request if isinstance(change.payload, NewChat | UserInput) else None
+    request = change.payload.request if isinstance(change.payload, payloads.NewChat | payloads.UserInput) else None
     kept = None if request is None else encode([(change.seq, request)])
     await change.transaction.run(_NEW_TURN, change.chat_id, change.turn_id, kind, message_id, model, change.now, kept)
 
@@ -189,22 +178,14 @@ HANDLERS: Final[Handlers] = {
     effects.RecordTakeover: record_takeover,
     effects.ScheduleRetry: schedule_retry,
 }
-
-
 _TRIED_AGAIN: frozenset[AttemptOutcome] = frozenset({"crashed", "handed_over"})
-
-
 _LOCK_ATTEMPT: Final = """
 SELECT provider, model, step, number, started_at, ended_at FROM attempts WHERE chat_id = $1 AND id = $2 FOR UPDATE
 """
-
-
 _ENDED: Final = """
 SELECT a.model, a.ended_at, c.owner_id FROM attempts AS a JOIN chats AS c ON c.id = a.chat_id
 WHERE a.chat_id = $1 AND a.id = $2 AND a.epoch = $3 AND a.ended_at IS NOT NULL
 """
-
-
 _JOURNAL: Final = "SELECT n, parts, at FROM journal WHERE chat_id = $1 AND attempt_id = $2 ORDER BY n"
 
 
@@ -227,7 +208,7 @@ async def end_attempt(
     chat_id: str,
     attempt_id: str,
     effect: CloseAttempt,
-    payload: Payload[Any] | None,
+    payload: payloads.Payload[Any] | None,
     *,
     now: datetime,
 ) -> Ending:
@@ -236,7 +217,7 @@ async def end_attempt(
     if row["ended_at"] is not None:
         raise LeaseLost("The attempt was ended meanwhile.")
     assembler, last_n, first_at, last_at = await _read_journal(transaction, chat_id, attempt_id)
-    pending = payload.pending if isinstance(payload, WithPending) else []
+    pending = payload.pending if isinstance(payload, payloads.WithPending) else []
     if pending:
         last_n += 1
         first_at = first_at or now
@@ -247,9 +228,9 @@ async def end_attempt(
     outcome = effect.outcome
     if outcome in _TRIED_AGAIN and not has_visible(assembler.blocks()):
         outcome = "reset"
-    step: WithStep[Any] = payload if isinstance(payload, WithStep) else WithStep()
-    error = payload.error if isinstance(payload, Failure | RetryScheduled) else None
-    known = payload.usage if isinstance(payload, WithStep | RetryScheduled) else None
+    step: payloads.WithStep[Any] = payload if isinstance(payload, payloads.WithStep) else payloads.WithStep()
+    error = payload.error if isinstance(payload, payloads.Failure | payloads.RetryScheduled) else None
+    known = payload.usage if isinstance(payload, payloads.WithStep | payloads.RetryScheduled) else None
     usage = known or assembler.usage
     encoded_usage = None if usage is None else encode(usage)
     ended = {
@@ -271,7 +252,7 @@ async def end_attempt(
 
 
 async def backfill_usage(
-    transaction: Transaction, chat_id: str, attempt_id: str, epoch: int, step: WithStep[Any]
+    transaction: Transaction, chat_id: str, attempt_id: str, epoch: int, step: payloads.WithStep[Any]
 ) -> None:
     """Add what only the holder knows (its usage) to an attempt that another process ended from the journal (1.8)."""
     ended = await transaction.one(_ENDED, chat_id, attempt_id, epoch)
@@ -335,7 +316,7 @@ async def _read_journal(
 
 
 def _write_messages(
-    assembler: PartAssembler, effect: CloseAttempt, step: WithStep[Any], attempt: Row, last_at: datetime
+    assembler: PartAssembler, effect: CloseAttempt, step: payloads.WithStep[Any], attempt: Row, last_at: datetime
 ) -> list[Message]:
     concluded = conclude(assembler, effect.reason, last_at)
     return to_messages(

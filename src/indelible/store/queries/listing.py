@@ -245,16 +245,10 @@ async def find_left(transaction: Transaction, updated_before: datetime, limit: i
 
 
 _OWNER: Final = "SELECT owner_id FROM chats WHERE id = $1"
-
-
 _NEW_USER: Final = """
     INSERT INTO users (id, name, role, created_at, likeness) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING
     """
-
-
 _ALIKE: Final = "SELECT name FROM users WHERE likeness = $1"
-
-
 _USER: Final = "SELECT id FROM users WHERE name = $1"
 
 
