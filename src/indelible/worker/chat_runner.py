@@ -35,7 +35,7 @@ from indelible.tools.toolset import AnyTool, name_of
 from indelible.tracing import span
 from indelible.worker import resume
 from indelible.worker.dependencies import RunLog, WorkerDependencies
-from indelible.worker.pulse import Pulse
+from indelible.worker.outages import Pulse
 from indelible.worker.summaries import Compaction, TurnCompacted
 from indelible.worker.turn_writer import OutOfStep, TurnWriter
 

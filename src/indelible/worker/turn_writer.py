@@ -47,8 +47,7 @@ from indelible.store.queries.open_turn import OpenWork
 from indelible.tools.tool import ToolCallRecord
 from indelible.worker.attachments import Attachments
 from indelible.worker.dependencies import RunLog, WorkerDependencies
-from indelible.worker.outages import Outages
-from indelible.worker.pulse import Pulse
+from indelible.worker.outages import Outages, Pulse
 from indelible.worker.resume import build_history
 
 _NOTHING_TO_SHORTEN: Final = "Nothing to summarise yet."

@@ -21,7 +21,7 @@ from indelible.content.blocks import recover_outcome
 from indelible.content.messages import extract_title
 from indelible.store.commands.change import recover_notice
 from indelible.store.database.transaction import Row, Transaction
-from indelible.store.queries.likeness import find_likeness
+from indelible.store.queries.listing import find_likeness
 
 _CHUNK_ROWS: Final = 100
 """Every chunk is two round trips, and nobody can use the database meanwhile; each chat's message may be long."""

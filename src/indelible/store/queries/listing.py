@@ -9,8 +9,16 @@ Every filter has an index: archived and pinned lead the one of the list, unread 
 are rows of their own (store/database/schema.sql). store/search.py searches.
 
 The owners of chats are here too. A program on one machine has one user and no login; a server's users come from logins
-(store/accounts.py). Both follow the same rule about names; no new one may look like another's (likeness.py), and the
-database decides, by a unique column (tests/store/test_user_names.py).
+(store/accounts.py). Both follow the same rule about names: people must be able to tell them apart, `ada` from `Ada`,
+and from one with a Cyrillic `а` for the Latin one. Names that have the same likeness look the same, whatever their
+letters' case, so at most one user has each, and the database decides, by the unique column `users.likeness`
+(tests/store/test_user_names.py). It was added later: of several old users who look the same the first has it, the
+others have null and stay as they are (`indelible doctor` names them).
+
+A likeness joins no letters that differ only in some fonts, because then honest names would collide (`ian` and `lan`).
+Such a disguise of a name that exists is refused all the same (`remove_disguise`): a capital I for an l, a 0 for an o.
+Letters are those that Unicode lists as confusable (UTS 39) and that keyboards have: Cyrillic, Greek, Armenian. The full
+list has thousands of symbols that nobody's name has.
 
 An ephemeral chat was made for one turn of a program that did not want it stored. Its client deletes it; if that never
 happens, the workers' upkeep archives it: nothing is destroyed that a user may have begun to use (P10).
@@ -18,6 +26,7 @@ happens, the workers' upkeep archives it: nothing is destroyed that a user may h
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
@@ -30,7 +39,6 @@ from indelible.api.shapes import ChatSummary, UserRole
 from indelible.errors import Invalid
 from indelible.ids import is_id, new_id
 from indelible.store.database.transaction import Dialect, Row, Transaction, clean_label, to_time
-from indelible.store.queries.likeness import find_likeness, remove_disguise
 from indelible.store.queries.liveness import BUSY_STATUSES, PENDING, bind_ago, spell_ago, spell_status, spell_unheld
 from indelible.store.usage import Totals
 
@@ -286,3 +294,28 @@ async def insert_user(transaction: Transaction, name: str, role: UserRole, now: 
     if await transaction.one(_USER, name) is None:
         other = await transaction.one(_ALIKE, likeness) or await transaction.one(_ALIKE, disguised)
         raise Invalid(f"The name {name} looks like that of the user {other['name']}. Choose another.")
+
+
+_LATIN: Final = str.maketrans(
+    # Cyrillic, Greek, Armenian, and Latin letters of other languages, in lower case
+    "авеѕіјкмнорстхуԁһԛԝӏ" + "αβεζηικμνορτυχ" + "օսոհ" + "ıɑɡɩ",
+    "abesijkmhopctxydhqwl" + "abezhikmvoptux" + "ouuh" + "iagi",
+)
+_MARKS: Final = str.maketrans("‐‑‒–—−’‘ʼ", "------'''")
+_UNSEEN: Final = dict.fromkeys(
+    [0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)]
+)
+"""Printable, and nothing is to be seen of them."""
+_DISGUISES: Final = str.maketrans("I|10", "lllo")
+
+
+def find_likeness(name: str) -> str:
+    """What all names have in common that look like this one."""
+    folded = unicodedata.normalize("NFKC", name.translate(_UNSEEN)).translate(_UNSEEN).casefold()
+    seen = unicodedata.normalize("NFKC", folded).translate(_LATIN).translate(_MARKS)
+    return " ".join(seen.split())
+
+
+def remove_disguise(name: str) -> str:
+    """The likeness of the name that this one may be a disguise of."""
+    return find_likeness(name.translate(_DISGUISES))
