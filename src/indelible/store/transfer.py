@@ -34,7 +34,7 @@ from indelible.content import (
     decode_blocks,
     encode,
 )
-from indelible.content.blocks import recover_outcome
+from indelible.content.blocks import recover_outcome, take_note
 from indelible.content.messages import extract_title
 from indelible.errors import ChatNotFound, Invalid, NotFound
 from indelible.ids import new_id
@@ -49,7 +49,7 @@ from indelible.store.queries.listing import load_summary
 
 FORMAT: Final = "indelible.chat"
 VERSION: Final = 2
-"""Files of version 1 have neither outcomes of tools nor kinds of notices."""
+"""Files of version 1 have neither outcomes of tools nor kinds of notices, and may have notes of compatible APIs."""
 MAX_MESSAGES: Final = 100_000
 _MOST: Final = 2**46
 """The most tokens, and billionths of a dollar, in one message. The sum over `MAX_MESSAGES` messages still fits."""
@@ -200,18 +200,26 @@ def parse_file(content: bytes) -> ChatFile:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(f"Not an exported chat: {str(error)[:200]}") from None
     _check(file)
-    return _recover_outcomes(file) if file.version == 1 else file
+    return _recover(file) if file.version == 1 else file
 
 
-def _recover_outcomes(file: ChatFile) -> ChatFile:
+def _recover(file: ChatFile) -> ChatFile:
     messages = [replace(message, blocks=_recover_blocks(message)) for message in file.messages]
     return replace(file, version=VERSION, messages=messages)
 
 
 def _recover_blocks(message: FileMessage) -> list[Block]:
+    blocks = [_forget_note(block) for block in message.blocks]
     if message.role == "notice":
-        return recover_notice(message.blocks, has_failed=message.error is not None)
-    return [recover_outcome(block) if isinstance(block, ToolResult) else block for block in message.blocks]
+        return recover_notice(blocks, has_failed=message.error is not None)
+    return [recover_outcome(block) if isinstance(block, ToolResult) else block for block in blocks]
+
+
+def _forget_note(block: Block) -> Block:
+    """It is its owner's, and nobody who reads the chat may see it."""
+    if block.metadata is None or take_note(block.metadata) is None:
+        return block
+    return replace(block, metadata=block.metadata or None)
 
 
 def _check(file: ChatFile) -> None:
