@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -29,7 +28,6 @@ from indelible.api.operations import MAX_PAGE, ChatApi
 from indelible.api.records import RunSummary, RunTree
 from indelible.app.archive import write_archive
 from indelible.app.reply import Reply
-from indelible.concurrency.readings import Reading, until_process_ends
 from indelible.content import ToolResult, ToolSpec
 
 
@@ -136,14 +134,7 @@ class Chat:
 
         It ends when the process is told to end (SIGTERM).
         """
-        return self._service.readings.add(partial(self._read_events, after))
-
-    async def _read_events(self, after: str | None, reading: Reading) -> AsyncGenerator[FeedEvent, None]:
-        reading.begin()
-        async with self._service.open_events(self.id, after=after) as events:
-            with until_process_ends(events) as endless:
-                async for event in endless:
-                    yield event
+        return self._service.readings.add_endless(self._service.open_events(self.id, after=after))
 
     async def attempts(self, *, before: str | None = None, limit: int = 50) -> list[shapes.AttemptView]:
         """Every attempt, newest first, failed ones included."""

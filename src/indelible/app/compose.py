@@ -253,23 +253,23 @@ async def _put_together(
         )
         running.append(services.create_task(recorder.run(), name="debug records"))
         stack.push_async_callback(recorder.drain)
-        made = make_worker(
-            store,
-            notifier,
-            feed,
-            settings=settings,
+        deps = WorkerDependencies(
+            store=store,
+            journal=make_journal(store, notifier, feed, settings=settings, clock=clock, metrics=metrics),
             clock=clock,
-            find=find,
+            settings=settings,
+            find_model=find,
             tools=tools,
             client_tools=client_tools,
-            deps=deps,
+            tool_deps=deps,
             metrics=metrics,
             recorder=recorder,
             files=files,
             hide_secrets=KnownSecrets(secrets).hide,
         )
+        made = Worker(deps, notifier)
         working = services.create_task(made.run(), name="worker")
-        stack.push_async_callback(_wait_for, working)
+        stack.push_async_callback(asyncio.wait, [working])
         stop_worker = made.stop
         stack.callback(stop_worker)
         await made.ready.wait()
@@ -356,33 +356,16 @@ async def _warn_of_unlimited(catalog: Catalog, models: Mapping[str, Model], *, o
         _log.warning("user_max_usd_per_day does not limit %s: %s", ", ".join(unpriced), PRICES_UNKNOWN)
 
 
-async def _wait_for(task: asyncio.Task[None]) -> None:
-    await asyncio.wait([task])
-
-
-def make_worker(
-    store: Store,
-    notifier: Notifier,
-    feed: Feed,
-    *,
-    settings: Settings,
-    clock: Clock,
-    find: Callable[[str | None], Model],
-    tools: Sequence[AnyTool] = (),
-    client_tools: Sequence[AnyTool] = (),
-    deps: Any = None,
-    metrics: Metrics = NO_METRICS,
-    recorder: DebugRecorder | None = None,
-    files: FileStore | None = None,
-    hide_secrets: Callable[[str], str] = str,
-) -> Worker:
-    """A worker and its journal. The feed publishes its rows in this process; a notification wakes other processes."""
+def make_journal(
+    store: Store, notifier: Notifier, feed: Feed, *, settings: Settings, clock: Clock, metrics: Metrics = NO_METRICS
+) -> Journal:
+    """The journal of a worker. The feed publishes its rows in this process; a notification wakes other processes."""
 
     def publish(rows: Sequence[JournalRow]) -> None:
         feed.publish(rows)
         notifier.notify_streaming({row.chat_id for row in rows})
 
-    journal = Journal(
+    return Journal(
         store,
         clock=clock,
         on_committed=publish,
@@ -391,18 +374,3 @@ def make_worker(
         limit_bytes=settings.journal_max_pending_bytes,
         metrics=metrics,
     )
-    setup = WorkerDependencies(
-        store=store,
-        journal=journal,
-        clock=clock,
-        settings=settings,
-        find_model=find,
-        tools=tools,
-        client_tools=client_tools,
-        tool_deps=deps,
-        metrics=metrics,
-        recorder=recorder,
-        files=files or FileStore(store.database, [DatabaseBytes(store.database)]),
-        hide_secrets=hide_secrets,
-    )
-    return Worker(setup, notifier)

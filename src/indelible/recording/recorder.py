@@ -18,9 +18,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from indelible.api.records import AttemptRecord, Record, RunKind, RunRecord, StepRecord
+from indelible.api.records import AttemptRecord, Record, RunRecord, StepRecord
 from indelible.api.shapes import DebugMode
 from indelible.clock import Clock
 from indelible.ids import new_id
@@ -87,29 +87,11 @@ class DebugRecorder:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def record(
-        self,
-        *,
-        chat_id: str,
-        turn_id: str | None,
-        kind: RunKind,
-        model: str | None,
-        worker_id: str,
-        mode: DebugMode | None = None,
-    ) -> RecordedRun:
-        """Record this task's exchanges with providers until the end of the block."""
+    def record(self, *, mode: DebugMode | None = None, **run: Any) -> RecordedRun:
+        """Record this task's exchanges with providers until the end of the block. `run` are fields of a `RunRecord`."""
 
         def describe() -> RunRecord:
-            return RunRecord(
-                id=new_id("run"),
-                chat_id=chat_id,
-                turn_id=turn_id,
-                kind=kind,
-                status="in_progress",
-                worker_id=worker_id,
-                model=model,
-                started_at=self.clock.now(),
-            )
+            return RunRecord(id=new_id("run"), status="in_progress", started_at=self.clock.now(), **run)
 
         return RecordedRun(self, describe, mode or self._mode)
 

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from indelible.clock import Clock
 from indelible.errors import Refused, StoreFailed
@@ -37,14 +37,10 @@ EPHEMERAL_KEPT: Final = timedelta(minutes=10)
 _CHATS_AT_A_TIME: Final = 200
 
 
-class Survive(Protocol):
-    def __call__(self, do: Callable[[], Awaitable[Any]], *, what: str) -> Awaitable[Any]:
-        """Run something periodic; a failure is logged."""
-
-
-class FindUnused(Protocol):
-    def __call__(self, *, updated_before: datetime, limit: int) -> Awaitable[list[str]]:
-        """The ids of chats to archive."""
+Survive = Callable[..., Awaitable[Any]]
+"""Run something periodic, named by `what`; a failure is logged."""
+FindUnused = Callable[..., Awaitable[list[str]]]
+"""The ids of at most `limit` chats to archive, in which nothing was said since `updated_before`."""
 
 
 class ListUpkeep:

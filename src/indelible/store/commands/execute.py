@@ -33,7 +33,7 @@ from indelible.store.database.transaction import Transaction, insert, insert_new
 from indelible.store.outcome import ForkPoint, Outcome
 from indelible.store.queries.listing import load_summary
 
-HANDLERS: Final[Handlers] = {**chat.HANDLERS, **history.HANDLERS, **chat.QUEUE_HANDLERS, **turns.HANDLERS}
+HANDLERS: Final[Handlers] = {**chat.HANDLERS, **history.HANDLERS, **turns.HANDLERS}
 
 
 class Executor(msgspec.Struct, frozen=True, kw_only=True):

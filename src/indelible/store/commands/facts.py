@@ -119,6 +119,7 @@ async def load_snapshot(
         rows = await _load_parts(transaction, chat_id, work["attempt_id"])
     turn = await _read_turn(transaction, chat, work, facts, rows) if work["id"] is not None else None
     attempt = _read_attempt(work, rows) if work["attempt_id"] is not None else None
+    queue = await transaction.all(_QUEUE, chat_id) if work["has_queue"] else []
     snapshot = Snapshot(
         chat_id=chat_id,
         status=status,
@@ -127,7 +128,7 @@ async def load_snapshot(
         holder=chat["holder"],
         holder_alive=vacant_s is not None and vacant_s < lease_timeout_s,
         head_id=head_id,
-        queue=await _load_queue(transaction, chat_id) if work["has_queue"] else (),
+        queue=tuple(QueuedRow(id=row["id"], if_busy=row["if_busy"]) for row in queue),
         turn=turn,
         attempt=attempt,
         awaiting=tuple(call.id for call in end.open_calls),
@@ -143,10 +144,6 @@ async def load_snapshot(
         destination=await _load_destination(transaction, chat_id, command) if Fact.DESTINATION in facts else None,
     )
     return Loaded(snapshot, chat, end.open_calls, now, vacant_s)
-
-
-async def _load_queue(transaction: Transaction, chat_id: str) -> tuple[QueuedRow, ...]:
-    return tuple(QueuedRow(id=row["id"], if_busy=row["if_busy"]) for row in await transaction.all(_QUEUE, chat_id))
 
 
 async def _read_turn(

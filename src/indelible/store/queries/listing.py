@@ -50,7 +50,7 @@ _STALE: Final = """
     ORDER BY updated_at LIMIT $2
     """
 _COLUMNS: Final = """
-    c.id, c.title, c.model, c.labels, c.pinned, c.archived, c.debug, c.seq, c.created_at, c.updated_at,
+    c.id, c.owner_id, c.title, c.model, c.labels, c.pinned, c.archived, c.debug, c.seq, c.created_at, c.updated_at,
     c.usage, c.cost_nanousd, c.replied_seq > c.last_read_seq AS unread
     """
 _ORDER: Final = {
@@ -96,8 +96,8 @@ async def list_chats(
     is_backward = after is not None and after.backward
     if after is not None:
         conditions.append(f"(c.pinned, c.updated_at, c.id) {'>' if is_backward else '<'} {_put_place(after, values)}")
-    sql = _spell_list(dialect, " AND ".join(conditions), is_backward=is_backward)
-    found = [_summarise(row) for row in await transaction.all(sql, *values)]
+    which = f"c.owner_id = $1 AND {' AND '.join(conditions)} ORDER BY {_ORDER[is_backward]} LIMIT $3"
+    found = [_summarise(row) for row in await transaction.all(_spell(dialect, 2, which), *values)]
     return found[::-1] if is_backward else found
 
 
@@ -112,8 +112,8 @@ async def load_summaries(
     """The lines of those of these chats that the user has and the filter lets through."""
     dialect = transaction.dialect
     values: list[Any] = [owner_id, bind_ago(dialect, lease_timeout_s), list(chat_ids)]
-    sql = _spell_named(dialect, " AND ".join(_filter(wanted, values)))
-    rows = await transaction.all(sql, *values) if chat_ids else []
+    which = f"c.owner_id = $1 AND c.id = ANY($3) AND {' AND '.join(_filter(wanted, values))}"
+    rows = await transaction.all(_spell(dialect, 2, which), *values) if chat_ids else []
     return {row["id"]: _summarise(row) for row in rows}
 
 
@@ -122,14 +122,16 @@ async def load_owned(
 ) -> dict[str, tuple[str, ChatSummary]]:
     """The owner and the line of each of these chats. One statement."""
     dialect = transaction.dialect
-    rows = await transaction.all(_spell_owned(dialect), bind_ago(dialect, lease_timeout_s), list(chat_ids))
+    ago = bind_ago(dialect, lease_timeout_s)
+    rows = await transaction.all(_spell(dialect, 1, "c.id = ANY($2)"), ago, list(chat_ids))
     return {row["id"]: (row["owner_id"], _summarise(row)) for row in rows}
 
 
 async def load_summary(transaction: Transaction, chat_id: str, *, lease_timeout_s: float) -> ChatSummary:
     """The line of one chat that exists."""
     dialect = transaction.dialect
-    return _summarise(await transaction.one(_spell_one(dialect), chat_id, bind_ago(dialect, lease_timeout_s)))
+    ago = bind_ago(dialect, lease_timeout_s)
+    return _summarise(await transaction.one(_spell(dialect, 2, "c.id = $1"), chat_id, ago))
 
 
 def _filter(wanted: ChatFilter, values: list[Any]) -> list[str]:
@@ -156,31 +158,10 @@ def _put_place(place: ListCursor, values: list[Any]) -> str:
 
 
 @cache
-def _spell_one(dialect: Dialect) -> str:
-    return f"SELECT {_COLUMNS}, {spell_status(dialect, 2)} AS shown_status FROM chats AS c WHERE c.id = $1"
-
-
-@cache
-def _spell_owned(dialect: Dialect) -> str:
-    return f"""
-        SELECT {_COLUMNS}, c.owner_id, {spell_status(dialect, 1)} AS shown_status FROM chats AS c WHERE c.id = ANY($2)
-        """
-
-
-@cache
-def _spell_list(dialect: Dialect, conditions: str, *, is_backward: bool) -> str:
-    return f"""
-        SELECT {_COLUMNS}, {spell_status(dialect, 2)} AS shown_status FROM chats AS c
-        WHERE c.owner_id = $1 AND {conditions} ORDER BY {_ORDER[is_backward]} LIMIT $3
-        """
-
-
-@cache
-def _spell_named(dialect: Dialect, conditions: str) -> str:
-    return f"""
-        SELECT {_COLUMNS}, {spell_status(dialect, 2)} AS shown_status FROM chats AS c
-        WHERE c.owner_id = $1 AND c.id = ANY($3) AND {conditions}
-        """
+def _spell(dialect: Dialect, timeout_place: int, which: str) -> str:
+    """The lines of these chats; `$timeout_place` is the lease timeout."""
+    status = spell_status(dialect, timeout_place)
+    return f"SELECT {_COLUMNS}, {status} AS shown_status FROM chats AS c WHERE {which}"
 
 
 class ChatCount(NamedTuple):
