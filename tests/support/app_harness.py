@@ -52,7 +52,8 @@ from indelible.store.store import Store
 from indelible.testing import ScriptedModel
 from indelible.testing.invariants import StoredChat, find_faults, load_chat
 from indelible.tools.toolset import AnyTool
-from indelible.worker import Worker, WorkerDependencies
+from indelible.worker.dependencies import WorkerDependencies
+from indelible.worker.worker import Worker
 
 NEVER_S: Final = 3600.0
 """Longer than any test."""

@@ -41,8 +41,9 @@ from indelible.store.outcome import Outcome
 from indelible.store.payloads import StoreLimits
 from indelible.store.store import Store
 from indelible.tools.toolset import AnyTool, Toolset, name_of
-from indelible.worker import Worker, WorkerDependencies
+from indelible.worker.dependencies import WorkerDependencies
 from indelible.worker.upkeep import FileSweeper
+from indelible.worker.worker import Worker
 
 _log: Final = logging.getLogger(__name__)
 _MODEL_MEMBERS: Final = ("provider", "name", "context_limit", "stream")
