@@ -21,7 +21,8 @@ from indelible.app.app import App
 from indelible.clock import Clock, SystemClock
 from indelible.errors import Invalid, ModelFailed
 from indelible.feed import Feed
-from indelible.files.bytes import DatabaseBytes, open_bytes
+from indelible.files.bytes import DATABASE, PLACES, ByteStore, DatabaseBytes, DirectoryBytes, find_directory
+from indelible.files.s3 import open_s3
 from indelible.files.store import FileLimits, FileStore
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.models.catalog import DEMO, PRICES_UNKNOWN, Catalog
@@ -35,6 +36,7 @@ from indelible.service.stop import StopSweeper
 from indelible.settings import Settings, load_settings
 from indelible.store.database.address import parse_address
 from indelible.store.database.sqlite_file import exclusive_file_lock
+from indelible.store.database.transaction import Database
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.writer import Journal
 from indelible.store.outcome import Outcome
@@ -289,6 +291,22 @@ async def open_files(stack: AsyncExitStack, store: Store, *, settings: Settings,
         types=settings.file_types,
     )
     return FileStore(store.database, [place, DatabaseBytes(store.database)], limits=limits)
+
+
+async def open_bytes(
+    place: str, database: Database, *, clock: Clock, environment: Mapping[str, str] | None = None
+) -> ByteStore:
+    """The byte store that the setting names. Raises `Invalid` if it names none, or one that cannot be used."""
+    if place == DATABASE:
+        return DatabaseBytes(database)
+    directory = find_directory(place)
+    if directory is not None:
+        opened = DirectoryBytes(directory)
+        await opened.open()
+        return opened
+    if place.startswith("s3://"):
+        return open_s3(place, clock, os.environ if environment is None else environment)
+    raise Invalid(f"files: unknown place. {PLACES}.")
 
 
 async def _forget_extras(records: RecordStore, store: Store, chat_id: str, *, clock: Clock) -> None:

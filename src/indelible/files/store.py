@@ -1,7 +1,7 @@
 """Files: their rows, quotas, uploads and uses.
 
 The row of a file is always in the database, so that a message and the use of its file are one transaction; its bytes
-are in one of three places (byte_store.py).
+are in one of three places (bytes.py).
 
 An upload is three things in this order: a row that says `uploading` and reserves the announced size, the bytes, and one
 transaction that makes the row `ready`. Whatever happens in between, the row is there to find the bytes by: an upload
@@ -44,7 +44,7 @@ from indelible.errors import (
     TooMany,
     UnsupportedType,
 )
-from indelible.files.byte_store import CHUNK_BYTES, ByteStore, ByteWriter, split_chunks
+from indelible.files.bytes import CHUNK_BYTES, ByteStore, ByteWriter, split_chunks
 from indelible.files.images import PictureLine, Size, find_size, make_preview
 from indelible.files.media_types import clean_name, find_media_type, is_allowed
 from indelible.ids import is_id, new_id
