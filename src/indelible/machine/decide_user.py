@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from indelible.errors import Invalid, NotFound
-from indelible.machine import commands
+from indelible.machine import commands, effects
 from indelible.machine.decision import (
     NOTHING,
     Decision,
@@ -24,42 +24,23 @@ from indelible.machine.decision import (
     is_turn,
     refuse,
 )
-from indelible.machine.effects import (
-    AddHistory,
-    AddInstruction,
-    AddMessage,
-    AddToolResults,
-    BeginTurn,
-    ClearHolder,
-    DeleteChat,
-    EditQueuedMessage,
-    Effect,
-    Enqueue,
-    MoveHead,
-    RaiseEpoch,
-    RemoveQueued,
-    ReorderQueueRows,
-    RestoreError,
-    SetArchived,
-    SetStatus,
-    StartQueued,
-    UpdateMetadata,
-)
 from indelible.machine.states import BUSY, RESTING, Snapshot, Status, Target, place_in_queue
 
-
-def _begin_stop(snapshot: Snapshot) -> list[Effect]:
-    return [] if snapshot.status is Status.INTERRUPTING else [SetStatus(status=Status.INTERRUPTING)]
+_RUN: Final = effects.SetStatus(status=Status.RUNNING)
 
 
-def _run_message(snapshot: Snapshot) -> list[Effect]:
+def _begin_stop(snapshot: Snapshot) -> list[effects.Effect]:
+    return [] if snapshot.status is Status.INTERRUPTING else [effects.SetStatus(status=Status.INTERRUPTING)]
+
+
+def _run_message(snapshot: Snapshot) -> list[effects.Effect]:
     """The command's message enters history and is answered."""
     return [
         *answer_calls(snapshot, "cancelled"),
         *clear_error(snapshot),
-        AddMessage(),
-        BeginTurn(),
-        SetStatus(status=Status.RUNNING),
+        effects.AddMessage(),
+        effects.BeginTurn(),
+        _RUN,
     ]
 
 
@@ -76,49 +57,55 @@ def _require_queued(snapshot: Snapshot, queued_id: str) -> None:
 
 def create(command: commands.Create) -> Decision:
     if not command.with_message:
-        return Decision((SetStatus(status=Status.IDLE),))
-    return Decision((AddMessage(), BeginTurn(), SetStatus(status=Status.RUNNING)))
+        return Decision((effects.SetStatus(status=Status.IDLE),))
+    return Decision((effects.AddMessage(), effects.BeginTurn(), _RUN))
 
 
 def _send(snapshot: Snapshot, command: commands.Send | commands.SendSteer | commands.SendInterrupt) -> Decision:
     if snapshot.status not in RESTING:
-        return Decision((Enqueue(if_busy="queue"),))
+        return Decision((effects.Enqueue(if_busy="queue"),))
     if not snapshot.queue:
         return Decision(tuple(_run_message(snapshot)))
     answers = answer_calls(snapshot, "cancelled")
-    run = (*answers, *clear_error(snapshot), Enqueue(if_busy="queue"), StartQueued(), SetStatus(status=Status.RUNNING))
+    run = (
+        *answers,
+        *clear_error(snapshot),
+        effects.Enqueue(if_busy="queue"),
+        effects.StartQueued(),
+        _RUN,
+    )
     return Decision(run)
 
 
 def _send_steer(snapshot: Snapshot, command: commands.SendSteer) -> Decision:
     """Only a running turn can be steered; otherwise this is a plain message."""
     if snapshot.status is Status.RUNNING:
-        return Decision((Enqueue(if_busy="steer"),))
+        return Decision((effects.Enqueue(if_busy="steer"),))
     return _send(snapshot, command)
 
 
 def _send_interrupt(snapshot: Snapshot, command: commands.SendInterrupt) -> Decision:
     if snapshot.status in BUSY:
-        return Decision((Enqueue(if_busy="interrupt"), *_begin_stop(snapshot)))
+        return Decision((effects.Enqueue(if_busy="interrupt"), *_begin_stop(snapshot)))
     if snapshot.status is Status.REQUIRES_ACTION:
         closing = (*answer_calls(snapshot, "cancelled"), *close_turn(snapshot, "interrupted"))
-        return Decision((*closing, AddMessage(), BeginTurn(), SetStatus(status=Status.RUNNING)))
+        return Decision((*closing, effects.AddMessage(), effects.BeginTurn(), _RUN))
     return _send(snapshot, command)
 
 
 def _add_messages(snapshot: Snapshot, command: commands.AddMessages) -> Decision:
     """An error belongs to the end of a branch, and this is no longer its end."""
-    return Decision((*clear_error(snapshot), AddHistory(), SetStatus(status=Status.IDLE)))
+    return Decision((*clear_error(snapshot), effects.AddHistory(), effects.SetStatus(status=Status.IDLE)))
 
 
-def _fork(snapshot: Snapshot) -> list[Effect]:
+def _fork(snapshot: Snapshot) -> list[effects.Effect]:
     """A running turn ends on its branch, and its worker can no longer write."""
     return [
         *close_attempt(snapshot, "edited", "edited"),
         *answer_calls(snapshot, "cancelled"),
         *close_turn(snapshot, "edited"),
         *clear_error(snapshot),
-        RaiseEpoch(),
+        effects.RaiseEpoch(),
     ]
 
 
@@ -126,9 +113,14 @@ def _edit(snapshot: Snapshot, command: commands.Edit) -> Decision:
     target = _require_target(snapshot, command.message_id)
     if target.role != "user":
         raise Invalid("Only a user message can be edited.")
-    message = AddMessage(replaces_id=target.id)
-    effects = (MoveHead(message_id=target.parent_id), message, BeginTurn(), SetStatus(status=Status.RUNNING))
-    return Decision((*_fork(snapshot), *effects))
+    message = effects.AddMessage(replaces_id=target.id)
+    new_turn = (
+        effects.MoveHead(message_id=target.parent_id),
+        message,
+        effects.BeginTurn(),
+        _RUN,
+    )
+    return Decision((*_fork(snapshot), *new_turn))
 
 
 def _regenerate(snapshot: Snapshot, command: commands.Regenerate) -> Decision:
@@ -136,8 +128,12 @@ def _regenerate(snapshot: Snapshot, command: commands.Regenerate) -> Decision:
     above = target.id if target.role == "user" else target.user_above_id
     if target.role not in {"user", "assistant"} or above is None:
         raise Invalid("Only a reply or a user message can be regenerated.")
-    effects = (MoveHead(message_id=above), BeginTurn(message_id=above), SetStatus(status=Status.RUNNING))
-    return Decision((*_fork(snapshot), *effects))
+    new_turn = (
+        effects.MoveHead(message_id=above),
+        effects.BeginTurn(message_id=above),
+        _RUN,
+    )
+    return Decision((*_fork(snapshot), *new_turn))
 
 
 def _switch_branch(snapshot: Snapshot, command: commands.SwitchBranch) -> Decision:
@@ -145,12 +141,12 @@ def _switch_branch(snapshot: Snapshot, command: commands.SwitchBranch) -> Decisi
     place = snapshot.destination
     if place is None:
         raise NotFound("Message not found in this chat.")
-    move = MoveHead(message_id=place.id)
+    move = effects.MoveHead(message_id=place.id)
     if place.failed:
-        return Decision((move, RestoreError(), SetStatus(status=Status.ERROR)))
+        return Decision((move, effects.RestoreError(), effects.SetStatus(status=Status.ERROR)))
     if snapshot.queue:
         return Decision((move,))
-    return Decision((move, *clear_error(snapshot), SetStatus(status=Status.IDLE)))
+    return Decision((move, *clear_error(snapshot), effects.SetStatus(status=Status.IDLE)))
 
 
 def _continue(snapshot: Snapshot, command: commands.Continue) -> Decision:
@@ -171,9 +167,9 @@ def _retry(snapshot: Snapshot, command: commands.Retry) -> Decision:
 
 def _answer_again(snapshot: Snapshot) -> Decision:
     """A new turn for the same message: it continues a partial reply, else it starts over."""
-    turn = BeginTurn(message_id=snapshot.last_user_id)
-    effects = (*answer_calls(snapshot, "cancelled"), *clear_error(snapshot), AddInstruction(), turn)
-    return Decision((*effects, SetStatus(status=Status.RUNNING)))
+    turn = effects.BeginTurn(message_id=snapshot.last_user_id)
+    new_turn = (*answer_calls(snapshot, "cancelled"), *clear_error(snapshot), effects.AddInstruction(), turn)
+    return Decision((*new_turn, _RUN))
 
 
 def _compact(snapshot: Snapshot, command: commands.Compact) -> Decision:
@@ -186,39 +182,41 @@ def _compact(snapshot: Snapshot, command: commands.Compact) -> Decision:
 
 
 def _summarise(snapshot: Snapshot) -> Decision:
-    turn = BeginTurn(kind="compaction", message_id=snapshot.last_user_id)
-    effects = (*answer_calls(snapshot, "cancelled"), *clear_error(snapshot), turn)
-    return Decision((*effects, SetStatus(status=Status.RUNNING)))
+    turn = effects.BeginTurn(kind="compaction", message_id=snapshot.last_user_id)
+    new_turn = (*answer_calls(snapshot, "cancelled"), *clear_error(snapshot), turn)
+    return Decision((*new_turn, _RUN))
 
 
 def _delete(snapshot: Snapshot, command: commands.Delete) -> Decision:
     closing = (*close_attempt(snapshot, "edited", "edited"), *close_turn(snapshot, "edited"))
-    return Decision((RaiseEpoch(), *closing, DeleteChat()))
+    return Decision((effects.RaiseEpoch(), *closing, effects.DeleteChat()))
 
 
 def _delete_queued(snapshot: Snapshot, command: commands.DeleteQueued) -> Decision:
     _require_queued(snapshot, command.queued_id)
-    return Decision((RemoveQueued(queued_id=command.queued_id),))
+    return Decision((effects.RemoveQueued(queued_id=command.queued_id),))
 
 
 def _reorder_queue(snapshot: Snapshot, command: commands.ReorderQueue) -> Decision:
     if sorted(command.queued_ids) != sorted(row.id for row in snapshot.queue):
         raise Invalid("The new order must list every queued message exactly once.")
-    return Decision((ReorderQueueRows(queued_ids=command.queued_ids),))
+    return Decision((effects.ReorderQueueRows(queued_ids=command.queued_ids),))
 
 
 def _edit_queued(snapshot: Snapshot, command: commands.EditQueued) -> Decision:
     _require_queued(snapshot, command.queued_id)
-    return Decision((EditQueuedMessage(queued_id=command.queued_id),))
+    return Decision((effects.EditQueuedMessage(queued_id=command.queued_id),))
 
 
 def _promote_queued(snapshot: Snapshot, command: commands.PromoteQueued) -> Decision:
     _require_queued(snapshot, command.queued_id)
     if snapshot.status in BUSY:
-        order = ReorderQueueRows(queued_ids=_bring_forward(snapshot, command.queued_id), promoted_id=command.queued_id)
+        order = effects.ReorderQueueRows(
+            queued_ids=_bring_forward(snapshot, command.queued_id), promoted_id=command.queued_id
+        )
         return Decision((order, *_begin_stop(snapshot)))
     closing = (*answer_calls(snapshot, "cancelled"), *close_turn(snapshot, "interrupted"), *clear_error(snapshot))
-    return Decision((*closing, StartQueued(queued_id=command.queued_id), SetStatus(status=Status.RUNNING)))
+    return Decision((*closing, effects.StartQueued(queued_id=command.queued_id), _RUN))
 
 
 def _bring_forward(snapshot: Snapshot, queued_id: str) -> tuple[str, ...]:
@@ -237,7 +235,7 @@ def _interrupt(snapshot: Snapshot, command: commands.Interrupt) -> Decision:
     if snapshot.status is Status.REQUIRES_ACTION:
         return end_stopped(snapshot, *answer_calls(snapshot, "cancelled"))
     if not snapshot.holder_alive:
-        return end_stopped(snapshot, *close_attempt(snapshot, "interrupted", "interrupted"), ClearHolder())
+        return end_stopped(snapshot, *close_attempt(snapshot, "interrupted", "interrupted"), effects.ClearHolder())
     return Decision(tuple(_begin_stop(snapshot)))
 
 
@@ -246,17 +244,17 @@ def _tool_results(snapshot: Snapshot, command: commands.ToolResults) -> Decision
         raise refuse(snapshot, command, "Too late: the reply that asked for these results has ended.")
     if sorted(command.call_ids) != sorted(snapshot.awaiting):
         raise Invalid("Submit exactly one result for every open call, and no others.")
-    return Decision((AddToolResults(), SetStatus(status=Status.RUNNING)))
+    return Decision((effects.AddToolResults(), _RUN))
 
 
 def _archive(snapshot: Snapshot, command: commands.Archive | commands.Unarchive) -> Decision:
-    return Decision((SetArchived(archived=isinstance(command, commands.Archive)),))
+    return Decision((effects.SetArchived(archived=isinstance(command, commands.Archive)),))
 
 
 def _update_chat(snapshot: Snapshot, command: commands.UpdateChat) -> Decision:
     if command.only_untitled and snapshot.titled:
         return NOTHING
-    return Decision((UpdateMetadata(),))
+    return Decision((effects.UpdateMetadata(),))
 
 
 DECIDE_USER: Final[dict[type[commands.Command], Callable[[Snapshot, Any], Decision]]] = {
