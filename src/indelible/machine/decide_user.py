@@ -67,13 +67,7 @@ def _send(snapshot: Snapshot, command: commands.Send | commands.SendSteer | comm
     if not snapshot.queue:
         return Decision(tuple(_run_message(snapshot)))
     answers = answer_calls(snapshot, "cancelled")
-    run = (
-        *answers,
-        *clear_error(snapshot),
-        effects.Enqueue(if_busy="queue"),
-        effects.StartQueued(),
-        _RUN,
-    )
+    run = (*answers, *clear_error(snapshot), effects.Enqueue(if_busy="queue"), effects.StartQueued(), _RUN)
     return Decision(run)
 
 
@@ -114,12 +108,7 @@ def _edit(snapshot: Snapshot, command: commands.Edit) -> Decision:
     if target.role != "user":
         raise Invalid("Only a user message can be edited.")
     message = effects.AddMessage(replaces_id=target.id)
-    new_turn = (
-        effects.MoveHead(message_id=target.parent_id),
-        message,
-        effects.BeginTurn(),
-        _RUN,
-    )
+    new_turn = (effects.MoveHead(message_id=target.parent_id), message, effects.BeginTurn(), _RUN)
     return Decision((*_fork(snapshot), *new_turn))
 
 
@@ -128,11 +117,7 @@ def _regenerate(snapshot: Snapshot, command: commands.Regenerate) -> Decision:
     above = target.id if target.role == "user" else target.user_above_id
     if target.role not in {"user", "assistant"} or above is None:
         raise Invalid("Only a reply or a user message can be regenerated.")
-    new_turn = (
-        effects.MoveHead(message_id=above),
-        effects.BeginTurn(message_id=above),
-        _RUN,
-    )
+    new_turn = (effects.MoveHead(message_id=above), effects.BeginTurn(message_id=above), _RUN)
     return Decision((*_fork(snapshot), *new_turn))
 
 
