@@ -84,6 +84,7 @@ async def open_app(
     tools, client_tools = list(tools), list(client_tools)
     clock = clock or SystemClock()
     settings = settings or load_settings()
+    own = None if isinstance(model, str) else model
     if isinstance(model, str):
         settings = settings.model_copy(update={"model": model})
     where = database if database is not None else settings.database
@@ -92,21 +93,19 @@ async def open_app(
         async with AsyncExitStack() as stack:
             catalog = Catalog(settings, clock=clock)
             stack.push_async_callback(catalog.aclose)
-            allowed = catalog.check_for_user if listed_models_only else catalog.check
-            check = partial(_check_model, models=models or {}, check=allowed)
-            own = [] if model is not None and not isinstance(model, str) else [settings.model]
-            for name in (*own, *settings.models):  # the operator's choice, whoever may use it
-                _check_model(name, models=models or {}, check=catalog.check)
+            known = _Models(
+                catalog, own=own, named=models or {}, default=settings.model, listed_only=listed_models_only
+            )
+            for name in (*([settings.model] if own is None else []), *settings.models):
+                known.check_configured(name)
             if settings.user_max_usd_per_day and (worker or listed_models_only):
-                await _warn_of_unlimited(catalog, models or {}, own=model)
+                await known.warn_of_unlimited()
             if worker and any(name != DEMO for name in (settings.model, *settings.models)):
                 await asyncio.to_thread(catalog.load)
-            in_catalog = catalog.find_for_user if listed_models_only else catalog.find
-            find = partial(_find, own=model, models=models or {}, default=settings.model, in_catalog=in_catalog)
             parts = await _put_together(
                 stack,
                 where,
-                find=find,
+                find=known.find,
                 tools=tools,
                 client_tools=client_tools,
                 deps=deps,
@@ -127,10 +126,8 @@ async def open_app(
                     files=files,
                     models=names,
                     default_model=settings.model,
-                    check_model=check,
-                    find_window=partial(
-                        _find_window, own=model, models=models or {}, default=settings.model, catalog=catalog
-                    ),
+                    check_model=known.check,
+                    find_window=known.find_window,
                     tools=frozenset(map(name_of, tools)),
                     budget=Budget(
                         store.usage,
@@ -181,6 +178,55 @@ def _check_model_object(argument: str, model: object) -> None:
             f"{argument}: {model!r} is not a model, because it has no {', '.join(missing)}. "
             f"Give a model's name, or an object with {', '.join(_MODEL_MEMBERS)} (indelible.models.protocol.Model)."
         )
+
+
+class _Models:
+    """The models by name: `named` and those of the catalog. `own` answers where no name is given."""
+
+    def __init__(
+        self, catalog: Catalog, *, own: Model | None, named: Mapping[str, Model], default: str, listed_only: bool
+    ) -> None:
+        self._catalog = catalog
+        self._own = own
+        self._named = named
+        self._default = default
+        self._find_in_catalog = catalog.find_for_user if listed_only else catalog.find
+        self._check_in_catalog = catalog.check_for_user if listed_only else catalog.check
+
+    def find(self, name: str | None) -> Model:
+        found = self._find_object(name)
+        return self._find_in_catalog(name or self._default) if found is None else found
+
+    def find_window(self, name: str | None) -> int | None:
+        """The context window of a model, in tokens; None if it is unknown."""
+        found = self._find_object(name)
+        return self._catalog.find_window(name or self._default) if found is None else found.context_limit
+
+    def check(self, name: str) -> None:
+        """Raises `Invalid` for a name that no model can have, or that a user may not choose."""
+        self._check(name, self._check_in_catalog)
+
+    def check_configured(self, name: str) -> None:
+        """The same for the operator's choice, whoever may use it."""
+        self._check(name, self._catalog.check)
+
+    async def warn_of_unlimited(self) -> None:
+        """Say for which models the limit in dollars does not hold, because nobody knows what they cost."""
+        objects = {**self._named, **({} if self._own is None else {self._own.name: self._own})}
+        unpriced = [name for name in await asyncio.to_thread(self._catalog.list_unpriced) if name not in objects]
+        unpriced += [name for name, model in objects.items() if traits_of(model).price is None]
+        if unpriced:
+            _log.warning("user_max_usd_per_day does not limit %s: %s", ", ".join(unpriced), PRICES_UNKNOWN)
+
+    def _find_object(self, name: str | None) -> Model | None:
+        return self._own if name is None and self._own is not None else self._named.get(name or self._default)
+
+    def _check(self, name: str, check: Callable[[str], None]) -> None:
+        if name not in self._named:
+            try:
+                check(name)
+            except ModelFailed as failure:
+                raise Invalid(f"model: {failure.message}") from failure
 
 
 async def _put_together(
@@ -309,34 +355,6 @@ async def _forget_extras(records: RecordStore, store: Store, chat_id: str, *, cl
     await store.forget_chat(chat_id)
 
 
-def _find(
-    name: str | None,
-    *,
-    own: str | Model | None,
-    models: Mapping[str, Model],
-    default: str,
-    in_catalog: Callable[[str], Model],
-) -> Model:
-    found = _find_object(name, own=own, models=models, default=default)
-    return in_catalog(name or default) if found is None else found
-
-
-def _find_window(
-    name: str | None, *, own: str | Model | None, models: Mapping[str, Model], default: str, catalog: Catalog
-) -> int | None:
-    """The context window of a model, in tokens; None if it is unknown."""
-    found = _find_object(name, own=own, models=models, default=default)
-    return catalog.find_window(name or default) if found is None else found.context_limit
-
-
-def _find_object(
-    name: str | None, *, own: str | Model | None, models: Mapping[str, Model], default: str
-) -> Model | None:
-    if name is None and own is not None and not isinstance(own, str):
-        return own
-    return models.get(name or default)
-
-
 def _publish(notifier: Notifier, outcome: Outcome, deleted: asyncio.Event) -> None:
     publish_outcome(notifier, outcome)
     if outcome.status is None:  # a deleted chat may leave files
@@ -349,24 +367,6 @@ def publish_outcome(notifier: Notifier, outcome: Outcome) -> None:
         notifier.notify([outcome.chat_id])
     elif outcome.wakes_readers:
         notifier.notify_readers([outcome.chat_id])
-
-
-def _check_model(name: str, *, models: Mapping[str, Model], check: Callable[[str], None]) -> None:
-    """Raises `Invalid` for a name that no model can have, or that this user may not choose."""
-    if name not in models:
-        try:
-            check(name)
-        except ModelFailed as failure:
-            raise Invalid(f"model: {failure.message}") from failure
-
-
-async def _warn_of_unlimited(catalog: Catalog, models: Mapping[str, Model], *, own: str | Model | None) -> None:
-    """Say for which models the limit in dollars does not hold, because nobody knows what they cost."""
-    objects = {**models, **({} if own is None or isinstance(own, str) else {own.name: own})}
-    unpriced = [name for name in await asyncio.to_thread(catalog.list_unpriced) if name not in objects]
-    unpriced += [name for name, model in objects.items() if traits_of(model).price is None]
-    if unpriced:
-        _log.warning("user_max_usd_per_day does not limit %s: %s", ", ".join(unpriced), PRICES_UNKNOWN)
 
 
 def make_journal(
