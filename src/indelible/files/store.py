@@ -17,7 +17,6 @@ The sweep marks in one transaction and removes bytes in others, so a crash betwe
 
 Must stay true (tests/files/test_file_store.py, test_file_uses.py): every sentence below, on both databases and in each
 place.
-store/commands/history.py records the uses of files, and releases them with their chat.
 """
 
 from __future__ import annotations

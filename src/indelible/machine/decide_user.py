@@ -2,8 +2,6 @@
 
 Each function decides one command; `decide` has already checked that the table allows the command in this state.
 `FACTS`, beside the table, declares which facts of the snapshot a command may read.
-
-Neighbours: decide_worker.py for the workers' commands, decision.py for the pieces that both use.
 """
 
 from __future__ import annotations

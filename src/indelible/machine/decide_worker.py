@@ -5,8 +5,6 @@ being stopped, the first command that can end it ends it as stopped (`end_stoppe
 
 Must stay true (tests/machine/test_takeovers.py, tests/machine/test_stop_and_lease.py): a turn that keeps killing its
 workers eventually fails; the next worker that acquires the chat closes or adopts what a dead worker left open.
-
-Neighbours: decide_user.py for the users' commands, decision.py for the pieces that both use.
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ have fixed limits; the limits of content are settings.
 
 Must stay true (tests/store/test_payloads.py): mypy rejects every payload with a command that ignores it; a command
 that lacks a required payload raises `TypeError` and changes nothing.
-
-store/commands writes the content; store/commands/turns.py ends an attempt with it.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ Below are the texts that the store itself writes into a conversation or a chat's
 command.
 
 Must stay true (tests/store/test_conformance.py): `seq` of the row is the number of its last event.
-
-The effects are in chat.py, history.py and turns.py; execute.py applies them in order.
 """
 
 from __future__ import annotations
