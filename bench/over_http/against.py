@@ -2,8 +2,8 @@
 
 The other commit is a clone with an environment of its own, in which `python -m indelible` is that commit. Both serve
 beside each other, each with its own databases; a pair is one round of each, one directly after the other, and who
-begins changes from pair to pair. What is printed is the ratio within a pair. How much of it is noise says the same commit
-against itself. BENCH_ROUNDS is the number of pairs (otherwise nine), BENCH_ONLY chooses settings as it does for `http`.
+begins changes from pair to pair. What is printed is the ratio within a pair; the same commit against itself shows how
+much of it is noise. BENCH_ROUNDS is the number of pairs (otherwise nine), BENCH_ONLY chooses settings as for `http`.
 """
 
 from __future__ import annotations
