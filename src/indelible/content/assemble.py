@@ -139,25 +139,13 @@ class _OpenCall:
         self.progress = progress
 
 
-class _Whole:
-    """A block that arrived in one piece."""
-
-    __slots__ = ("block",)
-
-    def __init__(self, block: content.Block) -> None:
-        self.block = block
-
-    def build(self) -> content.Block:
-        return self.block
-
-
 class PartAssembler:
     """Folds parts one by one, as they arrive."""
 
     def __init__(self) -> None:
         self.finish: content.Finish | None = None
         self._counted: content.Usage | None = None
-        self._order: list[_OpenText | _OpenReasoning | _OpenCall | _Whole] = []
+        self._order: list[_OpenText | _OpenReasoning | _OpenCall | content.Block] = []
         self._texts: dict[str, _OpenText] = {}
         self._reasonings: dict[str, _OpenReasoning] = {}
         self._calls: dict[str, _OpenCall] = {}
@@ -175,7 +163,7 @@ class PartAssembler:
 
     def blocks(self) -> list[content.Block]:
         """The raw blocks so far."""
-        streamed = [piece.build() for piece in self._order]
+        streamed = [piece if isinstance(piece, content.Value) else piece.build() for piece in self._order]
         calls = [block.id for block in streamed if isinstance(block, content.ToolCall)]
         answered = [self._results[call_id] for call_id in calls if call_id in self._results]
         orphans = [result for call_id, result in self._results.items() if call_id not in calls]
@@ -283,12 +271,12 @@ class PartAssembler:
 
     def _tool_result(self, part: content.ToolResult) -> None:
         if part.provider_executed:
-            self._order.append(_Whole(part))
+            self._order.append(part)
         else:
             self._results.setdefault(part.call_id, part)
 
     def _whole(self, part: content.Source | content.File) -> None:
-        self._order.append(_Whole(part))
+        self._order.append(part)
 
     def _finish(self, part: content.Finish) -> None:
         self.finish = part

@@ -244,13 +244,9 @@ async def read_file(file: IO[bytes]) -> AsyncIterator[bytes]:
     """From its beginning, and by position: a request that failed may still be reading when it is repeated."""
     await _run(file.flush)
     start = 0
-    while chunk := await _run(_read_at, file, start):
+    while chunk := await _run(os.pread, file.fileno(), CHUNK_BYTES, start):
         start += len(chunk)
         yield chunk
-
-
-def _read_at(file: IO[bytes], start: int) -> bytes:
-    return os.pread(file.fileno(), CHUNK_BYTES, start)
 
 
 def open_s3(place: str, clock: Clock, environment: Mapping[str, str]) -> S3Bytes:

@@ -221,33 +221,29 @@ class DebugRecorder:
 
 def _redact(batch: Sequence[QueueItem]) -> list[Record | None]:
     """Runs in a thread, because it takes time. What cannot be redacted is not kept: None."""
-    return [_try_to_describe(*item) if isinstance(item, tuple) else item for item in batch]
+    return [_describe(*item) if isinstance(item, tuple) else item for item in batch]
 
 
-def _try_to_describe(step: StepRecord, attempt: ExchangeRecord) -> AttemptRecord | None:
+def _describe(step: StepRecord, attempt: ExchangeRecord) -> AttemptRecord | None:
     try:
-        return _describe(step, attempt)
+        return AttemptRecord(
+            chat_id=step.chat_id,
+            run_id=step.run_id,
+            step=step.step,
+            number=attempt.number,
+            status=attempt.status,
+            status_code=attempt.status_code,
+            method=attempt.method,
+            url=attempt.url,
+            request_headers=attempt.request_headers,
+            request_body=attempt.request_body,
+            response_headers=attempt.response_headers if attempt.status_code is not None else None,
+            response_body=attempt.response_body,
+            error=attempt.error,
+            started_at=attempt.started_at or attempt.ended_at,
+            head_at=attempt.answered_at,
+            ended_at=attempt.ended_at,
+        )
     except Exception as bug:
         _log.warning("An exchange could not be redacted: %s.", type(bug).__name__)
         return None
-
-
-def _describe(step: StepRecord, attempt: ExchangeRecord) -> AttemptRecord:
-    return AttemptRecord(
-        chat_id=step.chat_id,
-        run_id=step.run_id,
-        step=step.step,
-        number=attempt.number,
-        status=attempt.status,
-        status_code=attempt.status_code,
-        method=attempt.method,
-        url=attempt.url,
-        request_headers=attempt.request_headers,
-        request_body=attempt.request_body,
-        response_headers=attempt.response_headers if attempt.status_code is not None else None,
-        response_body=attempt.response_body,
-        error=attempt.error,
-        started_at=attempt.started_at or attempt.ended_at,
-        head_at=attempt.answered_at,
-        ended_at=attempt.ended_at,
-    )

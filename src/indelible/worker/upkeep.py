@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -56,21 +56,17 @@ class ListUpkeep:
         index = partial(self._deps.store.index, limit=_CHATS_AT_A_TIME)
         while await self._survive(index, what="indexing messages") == _CHATS_AT_A_TIME:
             continue
-        await self._survive(self._archive_ephemeral, what="archiving ephemeral chats")
+        ephemeral = partial(self._archive_all, self._deps.store.find_ephemeral, EPHEMERAL_KEPT)
+        await self._survive(ephemeral, what="archiving ephemeral chats")
         now_s = self._deps.clock.monotonic()
         is_due = self._archived_s is None or now_s - self._archived_s >= ARCHIVE_INTERVAL_S
         if self._deps.settings.auto_archive_days and is_due:
             self._archived_s = now_s
-            await self._survive(self._archive_stale, what="archiving old chats")
+            kept = timedelta(days=self._deps.settings.auto_archive_days)
+            await self._survive(partial(self._archive_all, self._deps.store.stale, kept), what="archiving old chats")
 
-    async def _archive_ephemeral(self) -> None:
-        await self._archive_all(self._deps.store.find_ephemeral, self._deps.clock.now() - EPHEMERAL_KEPT)
-
-    async def _archive_stale(self) -> None:
-        kept = timedelta(days=self._deps.settings.auto_archive_days)
-        await self._archive_all(self._deps.store.stale, self._deps.clock.now() - kept)
-
-    async def _archive_all(self, find: FindUnused, before: datetime) -> None:
+    async def _archive_all(self, find: FindUnused, kept: timedelta) -> None:
+        before = self._deps.clock.now() - kept
         tried: set[str] = set()
         while found := set(await find(updated_before=before, limit=_CHATS_AT_A_TIME)) - tried:
             tried |= found
