@@ -163,8 +163,8 @@ def recover_outcome(result: ToolResult) -> ToolResult:
     return replace(result, outcome=outcome, reason=reason)
 
 
-def take_note(metadata: Metadata) -> Metadata | None:
-    """Take what a compatible API noted in a block's metadata, as `request`, before turns had requests (schema 0018).
+def pop_note(metadata: Metadata) -> Metadata | None:
+    """Remove what a compatible API noted in a block's metadata, as `request`, before schema 0018, and return it.
 
     A note of the AI SDK, which is only the id of a message of the client's, becomes `ui_id` of the same block. Whatever
     else a user has written there stays. This, too, is only for old rows and old files.

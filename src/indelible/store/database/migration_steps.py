@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from indelible.content import ToolResult, decode_blocks, decode_parts, encode
-from indelible.content.blocks import recover_outcome, take_note
+from indelible.content.blocks import pop_note, recover_outcome
 from indelible.content.messages import extract_title
 from indelible.store.commands.change import recover_notice
 from indelible.store.database.transaction import Row, Transaction
@@ -88,7 +88,7 @@ async def give_likenesses(transaction: Transaction) -> None:
 async def move_requests(transaction: Transaction) -> None:
     """0018. What a compatible API noted in the metadata of a block, as `request`, moves to the turn of its message.
 
-    The note leaves the message (`take_note`). That of a message that no turn answers (a copy's) is dropped: nothing
+    The note leaves the message (`pop_note`). That of a message that no turn answers (a copy's) is dropped: nothing
     names it.
     """
     has_note = "instr({}, '\"request\"') > 0" if transaction.dialect == "sqlite" else _HAS_NOTE
@@ -122,7 +122,7 @@ def _pop_notes(blocks: list[Any]) -> Iterator[dict[str, Any]]:
     """Remove the notes from these blocks."""
     for block in blocks:
         metadata = block.get("metadata") if isinstance(block, dict) else None
-        note = take_note(metadata) if isinstance(metadata, dict) else None
+        note = pop_note(metadata) if isinstance(metadata, dict) else None
         if note is not None:
             if not metadata:
                 del block["metadata"]
