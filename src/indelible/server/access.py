@@ -55,36 +55,17 @@ if TYPE_CHECKING:
     from indelible.server.state import ServerState
     from indelible.service.access import Identity
 
-
 OPEN_TO_ALL: Final = frozenset({"/healthz", "/readyz"})
-
-
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
-
-
 SESSION: Final = "/api/v1/session"
-
-
 _NO_LOGIN: Final = frozenset({"/login", "/login/methods", "/login/oidc", "/login/oidc/callback"})
-
-
 _NO_LOGIN_BELOW: Final = ("/shared/", "/api/v1/shared/")
-
-
 _STATIC: Final = "/web/"
-
-
 _OWN_RULE: Final = ("/api/v1/tokens", "/api/v1/users", SESSION)
 """What service/accounts.py checks: a token for these need not be one for writing."""
-
-
 _READ_TOO: Final = ("/v1/", "/ai-sdk/")
 """The compatible wires answer a write with the reply."""
-
-
 _NOBODY: Final = "Log in at /login, or send a token: Authorization: Bearer …"
-
-
 _CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
 
 
@@ -242,35 +223,19 @@ def _count(receive: Receive, max_bytes: int) -> Receive:
 
 
 _HOST: Final = re.compile(r"(?P<name>[^\[\]:@/]+|\[[0-9a-f:.]+\])(?::\d*)?", re.IGNORECASE)
-
-
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """The methods of requests that change nothing."""
-
-
 _OTHER_SITES: Final = (
     "Pages of other sites may not send requests to this server. "
     "To allow one, name its origin in the setting `cors_origins`."
 )
-
-
 _NO_PROOF: Final = "A request with a cookie must show that it comes from this server's own page: send its Origin."
-
-
 _PREFLIGHT: Final = {"Access-Control-Allow-Methods": "GET, POST, PUT, PATCH, DELETE", "Access-Control-Max-Age": "600"}
-
-
 _ALLOWED_HEADERS: Final = "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-Indelible-Chat"
-
-
 _STREAMS: Final = re.compile(r"/(?:events|stream)$|^/v1/responses/[^/]+$")
 """Paths of streams that are opened by reading: feeds, and those of the compatible wires."""
-
-
 _OPENAI_HEADER: Final = re.compile(r"(?:x-stainless|openai)-[a-z-]+", re.IGNORECASE)
 """What OpenAI's clients add to every request."""
-
-
 _EXPOSED: Final = b"Retry-After, X-Indelible-Chat"
 """Headers of responses that a page may read, beside those that every page may."""
 

@@ -133,18 +133,10 @@ def split_path(scope: Scope, base_path: str) -> str:
 
 COOKIE: Final = "indelible_session"
 """The session's cookie on plain http; see `name_cookie`."""
-
-
 REMEMBERED_S: Final = 2.0
-
-
 _MAX_REMEMBERED: Final = 10_000
-
-
 LONG_TOKEN: Final = 20
 """A token in the settings with fewer characters can be guessed by who may try often."""
-
-
 T = TypeVar("T")
 
 

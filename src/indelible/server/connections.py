@@ -57,8 +57,6 @@ from indelible.settings import Settings
 
 ABORT: Final = "indelible.abort"
 """The extension of ASGI that each request has."""
-
-
 _HEAD: Final = b"HTTP/1.1 "
 
 
@@ -104,36 +102,18 @@ def abort(scope: Scope) -> None:
 
 
 _log: Final = logging.getLogger(__name__)
-
-
 _CLOSE: Final = {"Connection": "close"}
-
-
 _CHUNK_OVERHEAD: Final = 8
 """A chunked body is larger on the wire. So many bytes per byte are still a body, and not an endless trailer."""
-
-
 _OTHER_FILES: Final = 100
 """Descriptors that are not connections: databases, providers, logs."""
-
-
 _LOG_INTERVAL_S: Final = 60.0
-
-
 MAX_WAITING: Final = 16
 """How many requests of a connection wait for the one before them, or fewer, if they are as large as a head may be."""
-
-
 _LINGER_S: Final = 30.0
-
-
 _CHUNKS_BYTES: Final = 1024
 """So much of a body in chunks is parsed at once: its end can be at every blank line, and it may be full of them."""
-
-
 _BLANK_LINE: Final = b"\r\n\r\n"
-
-
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD"})  # or with one that is parsed as if it came in chunks
 
 

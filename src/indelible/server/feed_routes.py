@@ -111,8 +111,6 @@ async def stream_tab(
 
 
 EVENT_STREAM: Final = "text/event-stream"
-
-
 _AT_REST: Final = frozenset({"idle", "error", "requires_action"})
 
 

@@ -69,25 +69,15 @@ def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
 
 
 _log: Final = logging.getLogger(__name__)
-
-
 _MAX_NAME: Final = 1000
-
-
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; sandbox",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "private, no-cache",
 }
 """process.py adds `nosniff` to every response."""
-
-
 _KNOWN: Final = {"description": "The client has it already (`If-None-Match`)."}
-
-
 _ANY: Final = {"content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}}
-
-
 SENDS_BYTES: Final[dict[str, Any]] = {
     "responses": {
         200: {"description": "The bytes, with the type of the file.", **_ANY},
@@ -96,16 +86,10 @@ SENDS_BYTES: Final[dict[str, Any]] = {
         416: {"description": "The file has no such range."},
     },
 }
-
-
 SENDS_PICTURE: Final[dict[str, Any]] = {
     "responses": {200: {"description": "The picture.", "content": {"image/webp": {}}}, 304: _KNOWN},
 }
-
-
 _UPLOAD: Final = {"description": "The stored file.", "content": {JSON: {"schema": refer_to(StoredFile)}}}
-
-
 router = Router(prefix=PREFIX, tag="files")
 
 

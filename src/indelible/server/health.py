@@ -54,17 +54,9 @@ class Readiness:
 
 
 _BYTES = (256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304)
-
-
 _MESSAGES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-
-
 _FLUSH_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
-
-
 _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-
-
 MAX_MODELS = 50
 """More models than this share the label `other`: each one has 60 lines."""
 

@@ -65,27 +65,13 @@ from indelible.errors import Invalid, TooLarge, TooMany
 from indelible.server.problems import make_problem
 
 MAX_JSON_VALUES: Final = 50_000
-
-
 MAX_JSON_DEPTH: Final = 64
-
-
 _DETAIL: Final = "Request bodies must not be compressed. Send the body as it is, without `Content-Encoding`."
-
-
 _COMPRESSED: Final = make_problem(415, "unsupported_type", _DETAIL)
-
-
 _CLOSE: Final = {"Connection": "close"}
 """Nobody reads the rest."""
-
-
 _COMPRESSED_FILE: Final = make_problem(415, "unsupported_type", _DETAIL, headers=_CLOSE)
-
-
 _STRUCTURE: Final = re.compile(rb"[\[\]{},]")
-
-
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
@@ -187,15 +173,9 @@ def _replay(message: Message, receive: Receive) -> Receive:
 
 
 _PATH: Final = "/api/v1/files"
-
-
 _IMPORT: Final = "/api/v1/chats/import"
-
-
 MIN_BYTES_PER_S: Final = 16 * 1024
 """An upload that is slower in the long run is cut."""
-
-
 MAX_DISCARDED_BYTES: Final = 64 * 1024 * 1024
 """So much is read of a body that is refused, for its client to read why."""
 

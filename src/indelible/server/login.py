@@ -50,8 +50,6 @@ from indelible.store.accounts import Account, AccountStore, Credential
 
 FLOW_COOKIE: Final = "indelible_oidc"
 """What a browser keeps while it is at the provider (oidc.py)."""
-
-
 _FLOW_MAX_AGE_S: Final = 600
 
 
@@ -128,8 +126,6 @@ def add_login_pages(router: Router, show_file: Callable[[str], Awaitable[Respons
 
 
 router = Router(prefix=PREFIX, tag="session")
-
-
 _LOGGED_IN: Final = {
     200: {"description": "Who is logged in.", "content": {JSON: {"schema": refer_to(SessionInfo)}}},
 }

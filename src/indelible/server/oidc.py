@@ -56,14 +56,8 @@ from indelible.settings import Settings
 from indelible.store.accounts import Account
 
 _ALGORITHMS: Final = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
-
-
 _LEEWAY_S: Final = 60
-
-
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=15)
-
-
 _MAX_ANSWER_BYTES: Final = 1024 * 1024
 
 
@@ -238,8 +232,6 @@ def _decode(answer: bytes, answer_type: type[Any]) -> Any:
 
 
 _log: Final = logging.getLogger(__name__)
-
-
 router = Router()
 
 

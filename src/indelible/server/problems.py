@@ -33,8 +33,6 @@ from indelible.logs import get_logger
 from indelible.server.head_requests import find_methods
 
 RawHeaders = list[tuple[bytes, bytes]]
-
-
 DATA_HEADERS: Final[RawHeaders] = [
     (
         b"content-security-policy",
@@ -61,11 +59,7 @@ def add_headers(send: Send, more: RawHeaders) -> Send:
 
 
 _log: Final = get_logger(__name__)
-
-
 MEDIA_TYPE: Final = "application/problem+json"
-
-
 TITLES: Final = {
     "bad_request": "Malformed request",
     "forbidden": "Cross-origin request refused",
@@ -87,8 +81,6 @@ TITLES: Final = {
     "wrong_host": "Host not allowed",
 }
 """Every kind, with its title."""
-
-
 PROBLEM_SCHEMA: Final = {
     "type": "object",
     "required": ["type", "title", "status", "kind", "detail"],
@@ -103,8 +95,6 @@ PROBLEM_SCHEMA: Final = {
         "param": {"type": "string", "description": "With `invalid`: the parameter that is not supported."},
     },
 }
-
-
 _STATUSES: Final = {
     "not_allowed": 409,
     "not_found": 404,
@@ -117,14 +107,8 @@ _STATUSES: Final = {
     "invalid": 422,
 }
 """The statuses of refusals, by their kinds (errors.py)."""
-
-
 _HEADERS: Final = {name.decode(): value.decode() for name, value in DATA_HEADERS}
-
-
 _LONGEST_DETAIL: Final = 500
-
-
 _BY_STATUS: Final = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 
 

@@ -90,11 +90,7 @@ def _make_router() -> Router:
 
 
 router: Final = _make_router()
-
-
 _log: Final = logging.getLogger(__name__)
-
-
 _RUN: Final = {
     200: {
         "description": "A recorded run; without `bodies`, only their sizes.",
@@ -126,11 +122,7 @@ class _Export(StreamingResponse):
 
 
 _MEDIA_TYPES: Final = {"json": JSON, "md": "text/markdown; charset=utf-8"}
-
-
 _FILE: Final = {JSON: {"schema": refer_to(ChatFile)}}
-
-
 _EXPORTED: Final = {"description": "The file.", "content": {**_FILE, "text/markdown": {"schema": {"type": "string"}}}}
 
 

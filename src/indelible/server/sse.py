@@ -92,8 +92,6 @@ def _write_head(event: FeedEvent) -> bytes:
 
 
 _COMMENT: Final = b": still here\n\n"
-
-
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache, no-transform"),

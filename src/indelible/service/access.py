@@ -116,8 +116,6 @@ class FileAccess:
 
 
 LoginHow = Literal["none", "proxy", "token", "session"]
-
-
 _NEEDS: dict[Scope, str] = {
     "read": "This token may not read.",
     "write": "This token may only read. Use one with the scope `write`.",

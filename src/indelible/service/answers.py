@@ -109,8 +109,6 @@ async def perform_once(
 
 
 _NO_CURSOR: Final = "cursor: must be the `next` or the `previous` of a page of the same list."
-
-
 MAX_SEARCH: Final = 500
 """In characters."""
 
@@ -194,8 +192,6 @@ def check_name(name: str) -> str:
 
 FindWindow = Callable[[str | None], int | None]
 """The context window of the model of this name in tokens; None if it is unknown. It may read files."""
-
-
 _ALWAYS_KEPT_BYTES: Final = limit_for(0)
 
 

@@ -230,8 +230,6 @@ _RESULTS: Final[dict[ResultOutcome, str]] = {
     "not_run": "Not run",
     "unknown": "Outcome unknown",
 }
-
-
 _FENCES: Final = re.compile(r"`{3,}")
 
 

@@ -54,8 +54,6 @@ from indelible.server.state import Reads, ReadyState, Writes, answer_json
 from indelible.service.turns import TurnService, TurnSettings, TurnStart
 
 DONE: Final = b"data: [DONE]\n\n"
-
-
 _REASONS: Final = {"length": "length", "content_filter": "content_filter"}
 
 
@@ -309,8 +307,6 @@ def _read_part(part: dict[str, Any]) -> list[Block]:
 
 
 CHAT: Final = "x-indelible-chat"
-
-
 router = Router(prefix=PREFIX)
 
 

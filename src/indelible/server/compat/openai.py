@@ -47,11 +47,7 @@ from indelible.server.problems import MEDIA_TYPE
 from indelible.server.state import answer_json
 
 _RESPONSE: Final = re.compile(rf"resp_({ULID})([1-9][0-9]{{0,15}})")
-
-
 _CONVERSATION: Final = re.compile(rf"conv_({ULID})")
-
-
 _ITEM: Final = re.compile(rf"[a-z]{{2,4}}_({ULID})(?:([1-9][0-9]{{0,15}})_([0-9]{{1,6}})|({ULID})([0-9]{{2,6}}))")
 
 
@@ -225,11 +221,7 @@ class RunningUsage:
 
 
 PREFIX: Final = "/v1"
-
-
 _TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-
-
 _CODES: Final = {
     "invalid": None,
     "bad_request": None,

@@ -52,8 +52,6 @@ from indelible.server.sse import Events, FeedResponse, Pace
 from indelible.service.turns import TurnStart
 
 TurnOutcome = Literal["complete", "waiting", "interrupted", "failed", "edited"]
-
-
 PartHandlers = Mapping[type, Callable[[Any, Any], object]]
 
 
@@ -178,11 +176,7 @@ _READERS: Mapping[str, Callable[[TurnProjection, dict[str, Any]], None]] = {
     "action": TurnProjection._read_action,
     "status": TurnProjection._read_status,
 }
-
-
 Leave = Callable[[], Awaitable[object]]
-
-
 _PIECE_BYTES: Final = 64 * 1024
 
 

@@ -50,8 +50,6 @@ from indelible.service.turns import TurnService, TurnSettings, TurnStart, start_
 from indelible.store.payloads import ChatPatch
 
 router = Router(prefix=PREFIX)
-
-
 _CANCEL_WAIT_S = 30.0
 
 
