@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from indelible.content import TOOL_NAME
-from indelible.server.openapi_document import write_document
+from indelible.server.openapi import write_document
 from indelible.server.problems import add_problem_handlers
 from indelible.server.router import HEADER, FromRequest, Router, make_route
 

@@ -26,21 +26,19 @@ from indelible.clock import Clock, SystemClock
 from indelible.models.protocol import Model
 from indelible.server.access import AccessMiddleware
 from indelible.server.authentication import normalize_base_path
-from indelible.server.compat import routes as compat
+from indelible.server.compat import ai_sdk, chat_completions, conversations, openai, responses
 from indelible.server.compat.openai import OpenAIErrors, RefusedByName, answer_refusal_by_name
-from indelible.server.docs_page import write_docs_page
 from indelible.server.feed_routes import router as feed_router
 from indelible.server.file_routes import router as file_router
-from indelible.server.head_requests import HeadRequests
 from indelible.server.health import PrometheusMetrics
 from indelible.server.limits import BodyLimits
 from indelible.server.login import add_login_pages, ensure_first_admin, offer_login
 from indelible.server.login import router as session_router
 from indelible.server.oidc import check_oidc, is_own_path
 from indelible.server.oidc import router as oidc_router
-from indelible.server.openapi_document import write_document
+from indelible.server.openapi import write_docs_page, write_document
 from indelible.server.problems import add_problem_handlers
-from indelible.server.router import Router
+from indelible.server.router import HeadRequests, Router
 from indelible.server.routes import health, router
 from indelible.server.sse import DEFAULT_PACE, Pace
 from indelible.server.state import ServerState
@@ -52,6 +50,10 @@ own: Final = Router()
 """The routes of our own API. They depend on no setting, so all servers of a process share them."""
 for each in (router, feed_router, file_router, session_router, health):
     own.include(each)
+compatible: Final = Router()
+"""Those of the compatible APIs, at the root. They are documented with their own APIs, not in our OpenAPI."""
+for wire in (responses, conversations, chat_completions, openai, ai_sdk):
+    compatible.include(wire.router)
 _ALSO: Final = (ChatFile, RunTree, WholeRun)
 """The types of responses that are not sent by the router."""
 _WEB: Final = Path(__file__).parent / "web"
@@ -160,7 +162,7 @@ class Server:
     def _make_application(self) -> Starlette:
         routes: list[BaseRoute] = [health]
         if not self.only_health:
-            routes = [own, compat.router, self._make_pages(), Mount("/web", _WebFiles(directory=_WEB), name="web")]
+            routes = [own, compatible, self._make_pages(), Mount("/web", _WebFiles(directory=_WEB), name="web")]
             if self.settings.oidc_issuer:
                 routes.append(oidc_router)
         application = Starlette(routes=routes, lifespan=self._live)

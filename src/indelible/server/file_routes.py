@@ -33,11 +33,10 @@ from indelible.api.operations import PREFIX
 from indelible.api.shapes import StoredFile
 from indelible.errors import NotFound, Refused, StoreFailed
 from indelible.files.media_types import describe_content_type
-from indelible.server.head_requests import is_head
 from indelible.server.limits import UploadBody
-from indelible.server.openapi_document import refer_to
+from indelible.server.openapi import refer_to
 from indelible.server.problems import answer_refusal, make_problem
-from indelible.server.router import JSON, Router
+from indelible.server.router import JSON, Router, is_head
 from indelible.server.state import Reads, answer_json
 from indelible.service.access import FileGrant
 from indelible.service.files import LocalFiles

@@ -39,7 +39,7 @@ from indelible.api.shapes import ALL_SCOPES, SessionInfo, SessionUser
 from indelible.clock import Clock
 from indelible.errors import Invalid
 from indelible.server.authentication import COOKIE, find_address, name_cookie, normalize_base_path
-from indelible.server.openapi_document import refer_to
+from indelible.server.openapi import refer_to
 from indelible.server.problems import make_problem
 from indelible.server.router import JSON, Router
 from indelible.server.state import Login, ServerState, State, answer_json

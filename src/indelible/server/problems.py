@@ -30,7 +30,7 @@ from starlette.types import Message, Send
 from indelible.content import encode
 from indelible.errors import IndelibleError, Invalid, NotAllowed, RateLimited, Refused, StoreFailed
 from indelible.logs import get_logger
-from indelible.server.head_requests import find_methods
+from indelible.server.router import find_methods
 
 RawHeaders = list[tuple[bytes, bytes]]
 DATA_HEADERS: Final[RawHeaders] = [

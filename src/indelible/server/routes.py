@@ -43,7 +43,7 @@ from indelible.recording.replay import write_run
 from indelible.server.feed_routes import answer_feed, answer_turn
 from indelible.server.file_routes import SENDS_BYTES, SENDS_PICTURE, answer_download, answer_preview
 from indelible.server.limits import WithSlot
-from indelible.server.openapi_document import refer_to
+from indelible.server.openapi import refer_to
 from indelible.server.router import HEADER, JSON, Router
 from indelible.server.state import (
     Login,

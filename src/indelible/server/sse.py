@@ -38,8 +38,8 @@ from starlette.types import Receive, Scope, Send
 from indelible.api.events import FeedEvent
 from indelible.feed import ListReader, Reader
 from indelible.server.connections import abort
-from indelible.server.head_requests import refuse_head
 from indelible.server.problems import DATA_HEADERS
+from indelible.server.router import refuse_head
 
 PIECE_BYTES: Final = 64 * 1024
 

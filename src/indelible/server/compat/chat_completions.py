@@ -42,9 +42,8 @@ from indelible.api.inputs import ChatChanges, Interruption
 from indelible.content import Block, Message, Reasoning, ReasoningDelta, TextDelta, ToolCall, ToolResult, encode
 from indelible.errors import Invalid
 from indelible.ids import new_id
-from indelible.server.compat.openai import PREFIX, RunningUsage, answer_failure
+from indelible.server.compat.openai import PREFIX, RunningUsage, answer_failure, find_model_name
 from indelible.server.compat.openai_items import check_objects, make_result, read_content
-from indelible.server.compat.openai_models import find_model_name
 from indelible.server.compat.projection import PartHandlers, TurnProjection, WireStream, collect
 from indelible.server.compat.requests import WireBody, continue_with, divide, join_neighbours, read_body, read_file
 from indelible.server.compat.responses_request import FunctionTool, Metadata, ToolRequest, read_choice

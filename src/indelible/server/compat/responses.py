@@ -28,9 +28,15 @@ from indelible.content import Message, Role, Text, ToolResult, encode
 from indelible.errors import Invalid, NotAllowed
 from indelible.ids import new_id
 from indelible.loop.prompt.compact import estimate_tokens
-from indelible.server.compat.openai import PREFIX, ResponseName, answer_failure, read_response_name, show_page
+from indelible.server.compat.openai import (
+    PREFIX,
+    ResponseName,
+    answer_failure,
+    find_model_name,
+    read_response_name,
+    show_page,
+)
 from indelible.server.compat.openai_items import write_items
-from indelible.server.compat.openai_models import find_model_name
 from indelible.server.compat.projection import WireStream, collect, project_stored
 from indelible.server.compat.requests import Continuation, continue_with, divide, read_body
 from indelible.server.compat.responses_request import MOST_INPUTS, ResponseRequest, hash_settings, read_note

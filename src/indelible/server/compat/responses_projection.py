@@ -17,7 +17,7 @@ removes.
 Must stay true (tests/server/compat/test_projections.py): all of the above at every prefix of every turn, judged by
 the SDK's own accumulator.
 
-responses_items.py has the items; routes.py the routes.
+responses_items.py has the items; responses.py the routes.
 """
 
 from __future__ import annotations
