@@ -214,7 +214,6 @@ REMEMBERED_S: Final = 2.0
 _MAX_REMEMBERED: Final = 10_000
 LONG_TOKEN: Final = 20
 """A token in the settings with fewer characters can be guessed by who may try often."""
-T = TypeVar("T")
 
 
 def needs_login(settings: Settings) -> bool:

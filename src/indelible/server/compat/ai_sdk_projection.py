@@ -17,22 +17,8 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from indelible.content import (
-    File,
-    ReasoningDelta,
-    ReasoningEnd,
-    ReasoningStart,
-    Source,
-    TextDelta,
-    TextEnd,
-    TextStart,
-    ToolCall,
-    ToolInputDelta,
-    ToolInputStart,
-    ToolProgress,
-    ToolResult,
-    encode,
-)
+from indelible import content
+from indelible.content import encode
 from indelible.server.compat.projection import PartHandlers, TurnProjection
 from indelible.server.compat.requests import write_file_url
 
@@ -90,7 +76,7 @@ class UiMessageProjection(TurnProjection):
     def add_message(self, message: dict[str, Any]) -> None:
         """Results that are no parts of an attempt: the client's own, and what the server says about a call it cut."""
         if message["role"] == "tool":
-            for block in msgspec.convert(message["blocks"], list[ToolResult]):
+            for block in msgspec.convert(message["blocks"], list[content.ToolResult]):
                 self._settle(block)
 
     def close(self) -> None:
@@ -108,25 +94,25 @@ class UiMessageProjection(TurnProjection):
 
     # --- text and reasoning ---
 
-    def _start_text(self, part: TextStart) -> None:
+    def _start_text(self, part: content.TextStart) -> None:
         self._begin("text", part.id)
 
-    def _read_text(self, part: TextDelta) -> None:
+    def _read_text(self, part: content.TextDelta) -> None:
         head = self._open.get(("text", part.id)) or self._begin("text", part.id)
         self.emit(b"%b%b}\n\n" % (head, encode(part.delta)))
 
-    def _end_text(self, part: TextEnd) -> None:
+    def _end_text(self, part: content.TextEnd) -> None:
         self._end("text", part.id)
 
-    def _start_reasoning(self, part: ReasoningStart) -> None:
+    def _start_reasoning(self, part: content.ReasoningStart) -> None:
         self._begin("reasoning", part.id)
 
-    def _read_reasoning(self, part: ReasoningDelta) -> None:
+    def _read_reasoning(self, part: content.ReasoningDelta) -> None:
         head = self._open.get(("reasoning", part.id)) or self._begin("reasoning", part.id)
         if part.delta:
             self.emit(b"%b%b}\n\n" % (head, encode(part.delta)))
 
-    def _end_reasoning(self, part: ReasoningEnd) -> None:
+    def _end_reasoning(self, part: content.ReasoningEnd) -> None:
         self._end("reasoning", part.id)
 
     def _begin(self, kind: str, id_: str) -> bytes:
@@ -147,7 +133,7 @@ class UiMessageProjection(TurnProjection):
 
     # --- tools ---
 
-    def _start_call(self, part: ToolInputStart | ToolCall) -> _Call:
+    def _start_call(self, part: content.ToolInputStart | content.ToolCall) -> _Call:
         known = self._calls.get(part.id)
         if known is not None and not known.is_settled:
             return known
@@ -156,29 +142,29 @@ class UiMessageProjection(TurnProjection):
         self._send(type="tool-input-start", toolCallId=part.id, toolName=part.name, **_mark(call))
         return call
 
-    def _read_input(self, part: ToolInputDelta) -> None:
+    def _read_input(self, part: content.ToolInputDelta) -> None:
         call = self._calls.get(part.id)
         if call is not None and not call.is_whole:
             call.text += part.delta
             self._send(type="tool-input-delta", toolCallId=part.id, inputTextDelta=part.delta)
 
-    def _read_call(self, part: ToolCall) -> None:
+    def _read_call(self, part: content.ToolCall) -> None:
         call = self._start_call(part)
         if not call.is_whole:
             call.is_whole = True
             named = {"toolCallId": part.id, "toolName": call.name, "input": read_input(part.arguments or call.text)}
             self._send(type="tool-input-available", **named, **_mark(call))
 
-    def _read_progress(self, part: ToolProgress) -> None:
+    def _read_progress(self, part: content.ToolProgress) -> None:
         call = self._calls.get(part.call_id)
         if call is not None and call.is_whole and not call.is_settled:
             shown = {"toolCallId": part.call_id, "output": part.message, "preliminary": True}
             self._send(type="tool-output-available", **shown, **_mark(call))
 
-    def _read_result(self, part: ToolResult) -> None:
+    def _read_result(self, part: content.ToolResult) -> None:
         self._settle(part)
 
-    def _settle(self, result: ToolResult) -> None:
+    def _settle(self, result: content.ToolResult) -> None:
         call = self._calls.get(result.call_id)
         if call is None or call.is_settled:
             return
@@ -200,13 +186,13 @@ class UiMessageProjection(TurnProjection):
 
     # --- the rest ---
 
-    def _read_source(self, part: Source) -> None:
+    def _read_source(self, part: content.Source) -> None:
         if part.url:
             self._number += 1
             source = {"sourceId": part.id or f"source-{self._number}", "url": part.url, "title": part.title or part.url}
             self._send(type="source-url", **source)
 
-    def _read_file(self, part: File) -> None:
+    def _read_file(self, part: content.File) -> None:
         url = write_file_url(part)
         if url:
             self._send(type="file", url=url, mediaType=part.media_type)
@@ -215,19 +201,19 @@ class UiMessageProjection(TurnProjection):
         self.emit(b"data: %b\n\n" % encode(chunk))
 
     parts: ClassVar[PartHandlers] = {
-        TextStart: _start_text,
-        TextDelta: _read_text,
-        TextEnd: _end_text,
-        ReasoningStart: _start_reasoning,
-        ReasoningDelta: _read_reasoning,
-        ReasoningEnd: _end_reasoning,
-        ToolInputStart: _start_call,
-        ToolInputDelta: _read_input,
-        ToolCall: _read_call,
-        ToolProgress: _read_progress,
-        ToolResult: _read_result,
-        Source: _read_source,
-        File: _read_file,
+        content.TextStart: _start_text,
+        content.TextDelta: _read_text,
+        content.TextEnd: _end_text,
+        content.ReasoningStart: _start_reasoning,
+        content.ReasoningDelta: _read_reasoning,
+        content.ReasoningEnd: _end_reasoning,
+        content.ToolInputStart: _start_call,
+        content.ToolInputDelta: _read_input,
+        content.ToolCall: _read_call,
+        content.ToolProgress: _read_progress,
+        content.ToolResult: _read_result,
+        content.Source: _read_source,
+        content.File: _read_file,
     }
 
 

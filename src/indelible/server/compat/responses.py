@@ -28,6 +28,7 @@ from indelible.content import Message, Role, Text, ToolResult, encode
 from indelible.errors import Invalid, NotAllowed
 from indelible.ids import new_id
 from indelible.loop.prompt.compact import estimate_tokens
+from indelible.server.compat import responses_stored as stored
 from indelible.server.compat.openai import (
     PREFIX,
     ResponseName,
@@ -40,15 +41,6 @@ from indelible.server.compat.openai_items import write_items
 from indelible.server.compat.projection import WireStream, collect, project_stored
 from indelible.server.compat.requests import Continuation, continue_with, divide, read_body
 from indelible.server.compat.responses_request import MOST_INPUTS, ResponseRequest, hash_settings, read_note
-from indelible.server.compat.responses_stored import (
-    check_replies,
-    check_results,
-    load_previous,
-    load_projection,
-    load_response,
-    make_projection,
-    read_input,
-)
 from indelible.server.limits import WithSlot
 from indelible.server.router import Router
 from indelible.server.state import Reads, ReadyState, ServerState, State, Writes, answer_json
@@ -70,9 +62,9 @@ async def create_response(request: Request, state: ReadyState, service: Reads, o
     start = await turns.start_turn(Starter(state, turns, body).start)
     name = ResponseName(start.chat_id, start.seq)
     if start.at is None:
-        projection = await load_projection(state, turns, name)
+        projection = await stored.load_projection(state, turns, name)
     else:
-        projection = make_projection(state, name, body.to_repeated(), model=start.model, at=start.at)
+        projection = stored.make_projection(state, name, body.to_repeated(), model=start.model, at=start.at)
     is_kept = body.store is not False or body.previous_response_id is not None or body.conversation is not None
 
     async def forget() -> None:
@@ -108,10 +100,10 @@ async def count_input_tokens(request: Request, state: State, service: Reads) -> 
     body = await read_body(request, ResponseRequest)
     body.model = await find_model_name(service, body.model)
     turns = TurnService(service)
-    given = [] if body.input is None else await read_input(state, turns, body.input)
+    given = [] if body.input is None else await stored.read_input(state, turns, body.input)
     path: list[ChatMessage] = []
     if body.previous_response_id is not None:
-        name, previous = await load_previous(turns, body.previous_response_id)
+        name, previous = await stored.load_previous(turns, body.previous_response_id)
         path = await turns.list_whole_path(name.chat_id, upto=previous.last_id or previous.asked_id)
     elif body.chat_id is not None:
         path = await turns.list_whole_path(body.chat_id)
@@ -126,8 +118,8 @@ async def get_response(
     """Get a response as it is now, or its events after the one with this number."""
     name = read_response_name(response_id)
     if not stream:
-        return answer_json((await load_response(state, TurnService(service), name)).show())
-    projection = await load_projection(state, TurnService(service), name)
+        return answer_json((await stored.load_response(state, TurnService(service), name)).show())
+    projection = await stored.load_projection(state, TurnService(service), name)
     state.check_ready()
     user_id = await service.get_user_id()
     start = start_at(name.chat_id, name.seq)
@@ -141,14 +133,14 @@ async def cancel_response(response_id: str, state: State, service: Reads) -> Res
     """Stop a background response. What was written is kept, and is in its output."""
     name = read_response_name(response_id)
     turns = TurnService(service)
-    projection = await load_projection(state, turns, name)
+    projection = await stored.load_projection(state, turns, name)
     if not projection.request["background"]:
         raise Invalid("Cannot cancel a synchronous response.")
     turn_id = (await turns.turn_facts(name.chat_id, name.seq)).turn_id
     await project_stored(state.app.feed.replay(name.chat_id, Position(name.seq)), projection)
     if not projection.is_over:
         await service.interrupt(name.chat_id, Interruption(turn=turn_id, wait_s=_CANCEL_WAIT_S))
-        projection = await load_response(state, turns, name)
+        projection = await stored.load_response(state, turns, name)
     return answer_json(projection.show())
 
 
@@ -193,7 +185,7 @@ class Starter:
         self._repeated = body.to_repeated()
 
     async def start(self) -> TurnStart:
-        messages = await read_input(self._state, self._turns, self._body.input)
+        messages = await stored.read_input(self._state, self._turns, self._body.input)
         if self._body.previous_response_id is not None:
             return await self._continue(self._body.previous_response_id, messages)
         if self._body.chat_id is not None:
@@ -206,12 +198,12 @@ class Starter:
 
     async def _continue(self, previous_id: str, messages: Sequence[Message]) -> TurnStart:
         added = continue_with(messages)
-        previous, facts = await load_previous(self._turns, previous_id)
+        previous, facts = await stored.load_previous(self._turns, previous_id)
         chat_id, end = previous.chat_id, facts.last_id or facts.asked_id
         if facts.outcome is None:
             detail = f"The previous response {previous} is still in progress."
             raise NotAllowed(command="send", state="running", detail=detail)
-        await check_replies(self._turns, chat_id, messages, upto=facts.last_id)
+        await stored.check_replies(self._turns, chat_id, messages, upto=facts.last_id)
         settings = self._body.to_settings(added.system)
         patch = settings.to_patch() if read_note(facts.request).settings != hash_settings(settings) else None
         if facts.outcome == "waiting":
@@ -219,21 +211,21 @@ class Starter:
             return await self._resume(chat_id, added, settings, patch)
         if added.results and not added.blocks:
             raise Invalid(f"No function call of {previous} waits for this output.")
-        await check_results(self._turns, chat_id, added.results, upto=facts.last_id)
+        await stored.check_results(self._turns, chat_id, added.results, upto=facts.last_id)
         is_free = facts.status in ("idle", "error") and not facts.has_queue
         copy_at = None if facts.end_id == end and is_free else end
         return await self._send(chat_id, added, settings, patch, copy_at=copy_at)
 
     async def _join(self, chat_id: str, messages: Sequence[Message]) -> TurnStart:
         added = continue_with(messages)
-        await check_replies(self._turns, chat_id, messages)
+        await stored.check_replies(self._turns, chat_id, messages)
         settings = self._body.to_settings(added.system)
         status = (await self._turns.get_status(chat_id)).status
         if status == "requires_action" and added.results:
             return await self._resume(chat_id, added, settings)
         if not added.blocks:
             raise Invalid("No function call of this conversation waits for this output.")
-        await check_results(self._turns, chat_id, added.results)
+        await stored.check_results(self._turns, chat_id, added.results)
         return await self._send(chat_id, added, settings, settings.to_patch(given_only=True))
 
     async def _resume(
