@@ -83,10 +83,10 @@ SENDS_BYTES: Final[dict[str, Any]] = {
         206: {"description": "The bytes of the range that was asked for.", **_ANY},
         304: _KNOWN,
         416: {"description": "The file has no such range."},
-    },
+    }
 }
 SENDS_PICTURE: Final[dict[str, Any]] = {
-    "responses": {200: {"description": "The picture.", "content": {"image/webp": {}}}, 304: _KNOWN},
+    "responses": {200: {"description": "The picture.", "content": {"image/webp": {}}}, 304: _KNOWN}
 }
 _UPLOAD: Final = {"description": "The stored file.", "content": {JSON: {"schema": refer_to(StoredFile)}}}
 router = Router(prefix=PREFIX, tag="files")

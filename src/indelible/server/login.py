@@ -126,9 +126,7 @@ def add_login_pages(router: Router, show_file: Callable[[str], Awaitable[Respons
 
 
 router = Router(prefix=PREFIX, tag="session")
-_LOGGED_IN: Final = {
-    200: {"description": "Who is logged in.", "content": {JSON: {"schema": refer_to(SessionInfo)}}},
-}
+_LOGGED_IN: Final = {200: {"description": "Who is logged in.", "content": {JSON: {"schema": refer_to(SessionInfo)}}}}
 
 
 @router.get("/session")

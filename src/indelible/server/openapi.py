@@ -51,11 +51,7 @@ _MEANINGS: Final = {
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 
 
-def write_document(
-    routes: Sequence[RouteFacts],
-    *,
-    also: Sequence[type] = (),
-) -> dict[str, Any]:
+def write_document(routes: Sequence[RouteFacts], *, also: Sequence[type] = ()) -> dict[str, Any]:
     """The OpenAPI document of these routes. `also` are types that their own responses refer to."""
     kinds = {repr(kind): kind for kind in (*also, *(kind for each in routes for kind in _list_kinds(each)))}
     found, schemas = msgspec.json.schema_components(kinds.values(), ref_template=SCHEMA)

@@ -34,10 +34,7 @@ from indelible.server.router import find_methods
 
 RawHeaders = list[tuple[bytes, bytes]]
 DATA_HEADERS: Final[RawHeaders] = [
-    (
-        b"content-security-policy",
-        b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-    ),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),

@@ -140,11 +140,7 @@ class Route:
     """What is known of a route, and the function that answers it."""
 
     def __init__(
-        self,
-        facts: RouteFacts,
-        function: Callable[..., Any],
-        request_name: str | None,
-        respond: Respond | None = None,
+        self, facts: RouteFacts, function: Callable[..., Any], request_name: str | None, respond: Respond | None = None
     ) -> None:
         self.facts = facts
         self._function = function
@@ -298,12 +294,7 @@ class Router(BaseRoute):
         return add
 
     def add(
-        self,
-        use_case: UseCase,
-        of: Callable[[Request], Any],
-        *,
-        respond: Respond | None = None,
-        **about: Any,
+        self, use_case: UseCase, of: Callable[[Request], Any], *, respond: Respond | None = None, **about: Any
     ) -> None:
         """Add the route of a use case, of the object that `of` makes of the request."""
         name, declared = use_case.name, use_case.operation
@@ -314,15 +305,7 @@ class Router(BaseRoute):
         given = {"tag": self._tag, "status": declared.status, "name": name.rstrip("_"), "problems": declared.problems}
         path = self._prefix + declared.path
         self._add(
-            make_route(
-                declared.method,
-                path,
-                use_case.function,
-                of=of,
-                use=use,
-                respond=respond,
-                **{**given, **about},
-            )
+            make_route(declared.method, path, use_case.function, of=of, use=use, respond=respond, **{**given, **about})
         )
 
     def include(self, other: Router) -> None:

@@ -219,10 +219,7 @@ async def get_readiness(state: ReadyState) -> Health:
     return Health(status="ready")
 
 
-@health.get(
-    "/metrics",
-    responses={200: {"content": {"text/plain": {}}, "description": "The Prometheus text format."}},
-)
+@health.get("/metrics", responses={200: {"content": {"text/plain": {}}, "description": "The Prometheus text format."}})
 async def get_metrics(state: State, login: Login) -> Response:
     """Metrics of the process, for Prometheus. They count everybody's chats, so they are for admins."""
     if login.role != "admin":

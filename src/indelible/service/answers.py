@@ -196,12 +196,7 @@ _ALWAYS_KEPT_BYTES: Final = limit_for(0)
 
 
 async def cut_results(
-    chat_id: str,
-    results: Sequence[ToolResult],
-    *,
-    store: Store,
-    limits: StoreLimits,
-    find_window: FindWindow | None,
+    chat_id: str, results: Sequence[ToolResult], *, store: Store, limits: StoreLimits, find_window: FindWindow | None
 ) -> ToolResultsInput:
     """Their text, within what the model that gets them can take: that of the open turn."""
     rendered = [replace(result, output=render_output(result.output)) for result in results]

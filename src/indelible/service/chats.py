@@ -302,11 +302,7 @@ class LocalService:
     async def cut_results(self, chat_id: str, results: Sequence[ToolResult]) -> payloads.ToolResultsInput:
         dependencies = self._dependencies
         return await answers.cut_results(
-            chat_id,
-            results,
-            store=self._store,
-            limits=dependencies.limits,
-            find_window=dependencies.find_window,
+            chat_id, results, store=self._store, limits=dependencies.limits, find_window=dependencies.find_window
         )
 
     # --- the queue ---

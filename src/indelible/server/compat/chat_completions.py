@@ -138,10 +138,7 @@ class CompletionProjection(TurnProjection):
             chunk["usage"] = None
         self.emit(b"data: %b\n\n" % encode(chunk))
 
-    parts: ClassVar[PartHandlers] = {
-        TextDelta: _read_text,
-        ReasoningDelta: _read_reasoning,
-    }
+    parts: ClassVar[PartHandlers] = {TextDelta: _read_text, ReasoningDelta: _read_reasoning}
 
 
 def _show_call(call: dict[str, Any]) -> dict[str, Any]:

@@ -101,9 +101,4 @@ async def get_item(conversation_id: str, item_id: str, service: Reads) -> Respon
 
 def _show(chat_id: str, metadata: dict[str, str]) -> dict[str, Any]:
     created_at = read_creation_ms(chat_id) // 1000
-    return {
-        "id": name_conversation(chat_id),
-        "object": "conversation",
-        "created_at": created_at,
-        "metadata": metadata,
-    }
+    return {"id": name_conversation(chat_id), "object": "conversation", "created_at": created_at, "metadata": metadata}
