@@ -1,9 +1,8 @@
 """Access control: every request passes here before a route sees it (docs/login.md).
 
-It checks, in this order: the size that a body announces; the name by which the client reached us (`Host`), to stop DNS
-rebinding; who sends the request (authentication.py); whether a page of another site made the browser send it;
-what this login may do at all; how often. A route then finds the login in `scope["identity"]`, and asks for the service
-of that user.
+It checks, in this order: the size that a body announces; the name by which the client reached us (`Host`); who sends
+the request (authentication.py); whether a page of another site made the browser send it; what this login may do at all;
+how often. A route then finds the login in `scope["identity"]`, and asks for the service of that user.
 
 Three kinds of paths need no login: health checks and the static files of the page, which are public, so no login is
 looked up and a logout cuts none of them; the login; and links to shared chats, whose key is the right to read.
@@ -14,21 +13,17 @@ A body that is too large is refused before it fills the memory: by its announced
 A stranger who gets a response before the end of the body, such as a refusal, is not read on: the connection closes
 (connections.py: so that the client can read why).
 
-What a browser says about a request that a page made it send: `Host`, `Origin` and `Sec-Fetch-Site`.
+What a browser says about a request that a page made it send are `Host`, `Origin` and `Sec-Fetch-Site`, which a page
+cannot set. `Host` is the name that it used: on loopback without a login a foreign name that resolves to 127.0.0.1 (DNS
+rebinding) is refused, and with the setting `hosts` every other name is. The other two tell the site of the page. A
+browser adds a cookie, or the login of a proxy, by itself, so a request with one must come from our own page: a write or
+a stream has to prove it, a plain read must not show the opposite. (The cookie is `SameSite=Strict` too, which does not
+cover other ports and subdomains.) Without a login the same holds for everybody on this machine, except that programs,
+which send neither header, may write. A request with a bearer token was meant, whichever page sent it; the setting
+`cors_origins` lets such pages read the response.
 
-A page cannot set these headers. `Host` is the name that it used: on loopback without a login a foreign name that
-resolves to 127.0.0.1 (DNS rebinding) is refused, and with the setting `hosts` every other name is.
-
-`Origin` and `Sec-Fetch-Site` tell the site of the page. A browser adds a cookie, or the login of a proxy, by itself,
-so a request with one must come from our own page: a write or a stream has to prove it, a plain read must not show the
-opposite. (The cookie is `SameSite=Strict` too, which does not cover other ports and subdomains.) Without a login the
-same holds for everybody on this machine, except that programs, which send neither header, may write. A request with a
-bearer token was meant, whichever page sent it; the setting `cors_origins` lets such pages read the response.
-
-Must stay true (tests/server/test_access.py, tests/server/test_access_matrix.py): no route answers anybody whom the
-table there does not name.
-
-Must stay true (tests/server/test_browser_checks.py, tests/server/test_access.py, tests/server/test_access_matrix.py).
+Must stay true (tests/server/test_access.py, tests/server/test_access_matrix.py, tests/server/test_browser_checks.py):
+no route answers anybody whom the table there does not name.
 """
 
 from __future__ import annotations

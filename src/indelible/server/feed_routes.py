@@ -1,14 +1,11 @@
 """Feeds as server-sent events: a chat's, the live list of a tab, and a reply in the response of its command.
 
-Feeds as server-sent events: a chat's, from the reader's cursor on, and the live list of a tab.
-
-A command and its reply in one response: for a client that asks for `text/event-stream` where a turn begins.
-
-The first event is `accepted`: the result of the command, which is on disk by then, as the JSON response would be. Then
-comes the chat's feed from there on, until the chat rests: it is idle, in error, or waits for the client's tools. Every
-event has its cursor, so a client that loses the connection reads on at `GET …/events`, and a repeated request with
-the same `Idempotency-Key` gets the reply from its beginning. While the server drains, the stream goes on: its client
-has asked for this reply, and may be none that reconnects.
+A feed begins at the reader's cursor. A command and its reply are one response for a client that asks for
+`text/event-stream` where a turn begins. The first event is then `accepted`: the result of the command, which is on disk
+by then, as the JSON response would be. After it comes the chat's feed from there on, until the chat rests: it is idle,
+in error, or waits for the client's tools. Every event has its cursor, so a client that loses the connection reads on at
+`GET …/events`, and a repeated request with the same `Idempotency-Key` gets the reply from its beginning. While the
+server drains, the stream goes on: its client has asked for this reply, and may be none that reconnects.
 
 The response of a command must never say that it failed because of what comes after it. So if no more feeds may be
 opened, the server is shutting down, or the token may write and not read, the client gets the usual JSON.

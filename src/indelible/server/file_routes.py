@@ -1,15 +1,13 @@
-"""Files: upload, download, preview.
+"""Files: upload, download (or one range of it), preview.
 
 What somebody uploaded must never run in the origin of the page: a file is always sent as an attachment, with the type
 that its bytes show, `nosniff`, and a policy that lets nothing in it run or load. Only the preview, which this server
 drew itself, is shown in place.
 
 A download's status is sent before its bytes. If the file is deleted meanwhile, or the storage fails, the response is
-truncated, which every client detects by its length.
-
-Ranges of a file (RFC 9110 §14): one range of bytes, as browsers and download programs ask for it.
-
-Several ranges at once are allowed to be answered with everything, and are. So is anything that cannot be parsed.
+truncated, which every client detects by its length. One range of bytes is served, as browsers and download programs ask
+for it (RFC 9110 §14). Several at once are allowed to be answered with everything, and are. So is anything that cannot
+be parsed.
 
 Must stay true (tests/server/test_file_routes.py).
 """

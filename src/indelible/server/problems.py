@@ -1,18 +1,16 @@
-"""Errors as `application/problem+json` (RFC 9457), each with a stable `kind`.
+"""Errors as `application/problem+json` (RFC 9457), each with a stable `kind`, and the headers that every response has.
 
-The class of the error decides its kind and status (errors.py). A refusal is the client's to fix and explains itself; a
+The class of an error decides its kind and status (errors.py). A refusal is the client's to fix and explains itself; a
 failed database or a bug is ours, so the client gets one sentence and the log gets the details. No response contains a
 traceback or a secret. docs/errors.md lists every kind.
 
-Headers that keep a browser from doing more with a response than it is for. Every response has them.
-
-A page has its own content policy (app.py), and a file its own sandbox: a header that a response has set is left alone.
-Everything else is data, and allows a browser nothing. uvicorn adds `nosniff` (process.py).
+The headers keep a browser from doing more with a response than it is for. A page has its own content policy (app.py),
+and a file its own sandbox: a header that a response has set is left alone. Everything else is data, and allows a
+browser nothing. uvicorn adds `nosniff` (process.py).
 
 Must stay true (tests/server/test_problem_details.py): every API response above 399 has this shape, wherever it was
 raised, and every kind is on that page; a client makes the same refusal of it (client/http_transport.py).
-
-Must stay true (tests/server/test_page_headers.py, tests/server/test_access_matrix.py).
+(tests/server/test_page_headers.py, tests/server/test_access_matrix.py): every response has the headers.
 """
 
 from __future__ import annotations

@@ -1,24 +1,16 @@
-"""The routes of all use cases, and those of plain JSON that are written by hand: runs, export, links, health.
-
-The routes of all use cases that have one (api/operations.py).
+"""The routes of all use cases (api/operations.py), and those of plain JSON that are written by hand.
 
 Each protocol has its object per request. A write may be repeated with its `Idempotency-Key`, unless it makes a secret,
 which the stored response would have in it.
 
-One recorded run with its exchanges.
+By hand: one recorded run, export and import, links, health and metrics. A run may have a hundred megabytes, so it is
+streamed, exchange by exchange (recording/replay.py). Its status 200 is sent first. If the run is deleted meanwhile, or
+the database fails, the only way left to report it is to truncate the response: every HTTP client detects that, and the
+next request gets the reason.
 
-A run may have a hundred megabytes, so it is streamed, exchange by exchange (recording/replay.py). Its status
-200 is sent first. If the run is deleted meanwhile, or the database fails, the only way left to report it is to truncate
-the response: every HTTP client detects that, and the next request gets the reason.
-
-Beside a conversation: export and import.
-
-Reading a chat by a link, without a login. The key in the path is the right; it is never logged (logs.py).
-
-The same bodies as those of the chat's own routes, as a guest sees them (service/guests.py), and nothing that
-changes anything: there is no other route below `/shared`. A feed begins with a snapshot whatever the cursor is.
-
-The process: health, readiness and metrics.
+A link reads a chat without a login. The key in the path is the right; it is never logged (logs.py). It has the same
+bodies as the chat's own routes, as a guest sees them (service/guests.py), and nothing that changes anything: there is
+no other route below `/shared`. A feed begins with a snapshot whatever the cursor is.
 
 Must stay true (tests/server/test_debug_over_http.py): a truncated run is never mistaken for a whole one.
 """

@@ -1,8 +1,7 @@
 """The feed of a chat as server-sent events.
 
 `id:` is the cursor, so a browser that reconnects sends its position by itself. A comment is sent every 15 s, so that
-proxies keep the connection open and a dead one is noticed. Events that are ready together are sent together, and
-large ones in pieces (sse.py).
+proxies keep the connection open and a dead one is noticed.
 
 This module speaks ASGI itself instead of using a streaming response: it is the last step on the path of a token, and a
 task and a queue per piece would cost more than everything else. A disconnect ends the response, and so does a send that
@@ -14,15 +13,13 @@ chunked body has no end, and every HTTP client raises. So is one whose client do
 The response joins the feed when it starts, not before: a response that never starts leaves no reader behind. A chat
 that was deleted by then, or is another user's, is an ordinary 404.
 
-An event on the wire, in pieces that a slow reader can be made to wait for.
-
-A snapshot of a large chat has megabytes. Written at once, all of it would be copied for every reader and wait in the
-memory of its connection until the client has read it. In pieces, the connection accepts the next one when it has sent
-the last, and what was not sent yet is the event's own JSON, which all readers share (feed/channel.py).
+Events that are ready together are sent together, and large ones in pieces. A snapshot of a large chat has megabytes.
+Written at once, all of it would be copied for every reader and wait in the memory of its connection until the client
+has read it. In pieces, the connection accepts the next one when it has sent the last, and what was not sent yet is the
+event's own JSON, which all readers share (feed/channel.py).
 
 Must stay true (tests/server/test_sse.py): after a disconnect nothing is left running.
-
-Must stay true (tests/server/test_feed_limits.py): the pieces together are the event.
+(tests/server/test_feed_limits.py): the pieces together are the event.
 """
 
 from __future__ import annotations

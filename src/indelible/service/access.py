@@ -16,10 +16,10 @@ a chat gives nothing back.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, date, datetime, time, timedelta
-from typing import Final, Literal, NamedTuple, Protocol
+from datetime import UTC, datetime, time, timedelta
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -58,7 +58,7 @@ class Access:
 
     async def check_owner(self, chat_id: str, user_id: str) -> None:
         """Raises `NotFound`, or `ReadOnly`, unless the chat is this user's."""
-        async with self.explained(chat_id, user_id):
+        async with self.raise_read_only(chat_id, user_id):
             if await self._store.owner(chat_id) != user_id:
                 raise ChatNotFound
 
@@ -72,7 +72,7 @@ class Access:
         return [show_summary(summary) for summary in found]
 
     @asynccontextmanager
-    async def explained(self, chat_id: str, user_id: str) -> AsyncIterator[None]:
+    async def raise_read_only(self, chat_id: str, user_id: str) -> AsyncIterator[None]:
         """A `NotFound` within the block is `ReadOnly` to those who may read the chat."""
         try:
             yield
@@ -140,16 +140,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, credential: Credential, how: LoginHow) -> Identity:
-        return cls(
-            user_id=credential.user_id,
-            user=credential.user,
-            role=credential.role,
-            how=how,
-            scopes=credential.scopes,
-            key=credential.key,
-            expires_at=credential.expires_at,
-            token_expires_at=credential.token_expires_at,
-        )
+        return cls(**msgspec.structs.asdict(credential), how=how)
 
     def check_scope(self, scope: Scope) -> None:
         """Raises `NotPermitted` if this login has no such scope."""
@@ -182,16 +173,17 @@ _STARTS_A_REPLY: Final = (
 )
 
 
-class LoadUsage(Protocol):
-    """`Store.usage`."""
-
-    async def __call__(self, user_id: str, /, *, since: date, until: date) -> list[UsageDay]: ...
-
-
 class Budget:
-    """0 means no limit."""
+    """What `Store.usage` finds, compared with limits; 0 means no limit."""
 
-    def __init__(self, load_usage: LoadUsage, *, clock: Clock, max_tokens: int = 0, max_usd: float = 0) -> None:
+    def __init__(
+        self,
+        load_usage: Callable[..., Awaitable[list[UsageDay]]],
+        *,
+        clock: Clock,
+        max_tokens: int = 0,
+        max_usd: float = 0,
+    ) -> None:
         self._load_usage = load_usage
         self._clock = clock
         self._max_tokens = max_tokens

@@ -84,12 +84,12 @@ class LocalAccounts:
     # --- shares ---
 
     async def list_shares(self, chat_id: str) -> shapes.SharePage:
-        async with self._access.explained(chat_id, self._identity.user_id):
+        async with self._access.raise_read_only(chat_id, self._identity.user_id):
             return shapes.SharePage(items=await self._shares.list_shares(chat_id, owner_id=self._identity.user_id))
 
     async def share_chat(self, chat_id: str, body: NewShare) -> shapes.CreatedShare:
         owner_id = self._identity.user_id
-        async with self._access.explained(chat_id, owner_id):
+        async with self._access.raise_read_only(chat_id, owner_id):
             if body.user is not None:
                 made = await self._shares.share_with_user(chat_id, body.user, owner_id=owner_id)
                 return shapes.CreatedShare(**asdict(made), url=None)
@@ -97,7 +97,7 @@ class LocalAccounts:
             return shapes.CreatedShare(**asdict(made), url=f"/shared/{key}")
 
     async def delete_share(self, chat_id: str, share_id: str) -> None:
-        async with self._access.explained(chat_id, self._identity.user_id):
+        async with self._access.raise_read_only(chat_id, self._identity.user_id):
             await self._shares.delete_share(chat_id, share_id, owner_id=self._identity.user_id)
 
 

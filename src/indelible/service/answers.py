@@ -1,4 +1,4 @@
-"""What use cases have in common: what they answer, answering a repeated request once, pages, and results of tools.
+"""What use cases have in common: what they answer, answering a repeated request once, and pages.
 
 A result depends on the outcome of its command alone, because the one that is stored with an idempotency key is made
 inside the transaction: the store commits the write, its result and the request's key together, and raises
@@ -15,29 +15,23 @@ nothing and gets the same result; a reader that begins at the cursor of a result
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import msgspec
-from msgspec.structs import replace
 
 from indelible.api.events import Position
 from indelible.api.shapes import Accepted, ChatSummary, CreatedChat, UpdatedChat
-from indelible.content import ToolResult, encode
+from indelible.content import encode
 from indelible.errors import Invalid, NotFound
 from indelible.feed import Cursors
 from indelible.ids import is_id
 from indelible.store.database.transaction import to_utc
 from indelible.store.outcome import IdempotencyKey, Outcome, RequestRepeated, StoredResponse
-from indelible.store.payloads import StoreLimits, ToolResultsInput, check_payload
 from indelible.store.queries.listing import ListCursor
 from indelible.store.search import SearchCursor
-from indelible.store.store import Store
-from indelible.tools.output import cut_text, limit_for, render_output
 
 
 def write_cursor(outcome: Outcome) -> str:
@@ -188,24 +182,3 @@ def check_name(name: str) -> str:
     if not is_id(name):
         raise NotFound("Not found. It may have been deleted.")
     return name
-
-
-FindWindow = Callable[[str | None], int | None]
-"""The context window of the model of this name in tokens; None if it is unknown. It may read files."""
-_ALWAYS_KEPT_BYTES: Final = limit_for(0)
-
-
-async def cut_results(
-    chat_id: str, results: Sequence[ToolResult], *, store: Store, limits: StoreLimits, find_window: FindWindow | None
-) -> ToolResultsInput:
-    """Their text, within what the model that gets them can take: that of the open turn."""
-    rendered = [replace(result, output=render_output(result.output)) for result in results]
-    check_payload(ToolResultsInput(results=rendered), limits)
-    if all(len(result.output.encode()) <= _ALWAYS_KEPT_BYTES for result in rendered):
-        return ToolResultsInput(results=rendered)
-    window: int | None = None
-    if find_window is not None:
-        with suppress(NotFound):  # the command says so, or answers a repeated request
-            window = await asyncio.to_thread(find_window, (await store.status(chat_id)).model)
-    cut = [replace(result, output=cut_text(result.output, limit_for(window)).text) for result in rendered]
-    return ToolResultsInput(results=cut)

@@ -15,8 +15,9 @@ another user; a repeated request changes nothing and gets the same response.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
@@ -52,11 +53,15 @@ from indelible.store.payloads import C, Payload
 from indelible.store.queries.listing import ChatFilter
 from indelible.store.shares import ShareStore
 from indelible.store.store import Store
+from indelible.tools.output import cut_text, limit_for, render_output
 
 T = TypeVar("T")
 
 NOBODY: Final = "nobody"
 """The id of a user who has none yet, and so owns nothing."""
+_ALWAYS_KEPT_BYTES: Final = limit_for(0)
+FindWindow = Callable[[str | None], int | None]
+"""The context window of the model of this name in tokens; None if it is unknown. It may read files."""
 
 _SENDS: Final[dict[str, Callable[[], SendCommand]]] = {
     "queue": commands.Send,
@@ -80,7 +85,7 @@ class ServiceDependencies:
     models: Sequence[str] = ()
     default_model: str | None = None
     check_model: Callable[[str], None] | None = None
-    find_window: answers.FindWindow | None = None
+    find_window: FindWindow | None = None
     tools: frozenset[str] = frozenset()
     shares: ShareStore | None = None
     budget: Budget | None = None
@@ -101,27 +106,27 @@ class LocalService:
     ) -> None:
         self.readings = dependencies.readings
         self._dependencies = dependencies
-        self._store = dependencies.store
+        self.store = dependencies.store
         self._feed = dependencies.feed
         self._records = dependencies.records
-        self._access = Access(dependencies.store, dependencies.shares)
+        self.access = Access(dependencies.store, dependencies.shares)
         self._user_id = user_id
         self._user = user
         self._is_admin = is_admin
-        self._key: IdempotencyKey | None = None
+        self.key: IdempotencyKey | None = None
         self.files = LocalFiles(dependencies.files, self.get_user_id, dependencies.shares)
 
     async def get_user_id(self, *, create: bool = False) -> str:
         """Whoever stores something, or waits for it, creates a missing user. Reading does not: a name may be a typo."""
         if self._user_id is None:
             name = self._user or ""
-            self._user_id = await (self._store.ensure_user(name) if create else self._store.find_user(name))
+            self._user_id = await (self.store.ensure_user(name) if create else self.store.find_user(name))
         return self._user_id or NOBODY
 
     async def once(self, key: str, *, route: str, body_hash: bytes) -> Self:
         """The same service for one request that may be repeated: its command is carried out once."""
         repeatable = copy(self)
-        repeatable._key = IdempotencyKey(await self.get_user_id(create=True), key, route, body_hash)
+        repeatable.key = IdempotencyKey(await self.get_user_id(create=True), key, route, body_hash)
         return repeatable
 
     # --- chats ---
@@ -153,7 +158,7 @@ class LocalService:
             )
 
         command = commands.Create(with_message=body.message is not None)
-        return await self._execute(new_id("chat"), command, new, describe, shapes.CreatedChat)
+        return await self.execute(new_id("chat"), command, new, describe, shapes.CreatedChat)
 
     async def list_chats(
         self,
@@ -174,22 +179,22 @@ class LocalService:
 
     @property
     def lists(self) -> LocalLists:
-        return LocalLists(self._dependencies, self.get_user_id, self._key, access=self._access, is_admin=self._is_admin)
+        return LocalLists(self._dependencies, self.get_user_id, self.key, access=self.access, is_admin=self._is_admin)
 
     async def check_chat(self, chat_id: str) -> None:
-        await self._access.check_read(chat_id, await self.get_user_id())
+        await self.access.check_read(chat_id, await self.get_user_id())
 
-    async def _check_owner(self, chat_id: str) -> None:
-        await self._access.check_owner(chat_id, await self.get_user_id())
+    async def check_owner(self, chat_id: str) -> None:
+        await self.access.check_owner(chat_id, await self.get_user_id())
 
     async def get_status(self, chat_id: str) -> str:
         await self.check_chat(chat_id)
-        return (await self._store.status(chat_id)).status
+        return (await self.store.status(chat_id)).status
 
     async def get_chat(self, chat_id: str) -> shapes.ChatDetails:
-        share_id = await self._access.check_read(chat_id, await self.get_user_id())
+        share_id = await self.access.check_read(chat_id, await self.get_user_id())
         details = msgspec.json.decode(encode(await self._feed.snapshot(chat_id)), type=shapes.ChatDetails)
-        beside = await self._store.extras(chat_id, await self.get_user_id())
+        beside = await self.store.extras(chat_id, await self.get_user_id())
         details = replace(details, **msgspec.structs.asdict(beside))
         return details if share_id is None else show_chat(details)
 
@@ -206,19 +211,19 @@ class LocalService:
         """Carry out an update that was checked."""
         self.check_tools(patch.tools)
         user_id = await self.get_user_id()
-        update = partial(self._store.update, chat_id, patch, archived=archived, user_id=user_id)
-        async with self._access.explained(chat_id, user_id):
-            return await answers.perform_once(self._key, update, answers.describe_updated, shapes.UpdatedChat)
+        update = partial(self.store.update, chat_id, patch, archived=archived, user_id=user_id)
+        async with self.access.raise_read_only(chat_id, user_id):
+            return await answers.perform_once(self.key, update, answers.describe_updated, shapes.UpdatedChat)
 
     async def delete_chat(self, chat_id: str) -> None:
-        await self._execute(chat_id, commands.Delete(), None, answers.describe_nothing, NoneType)
+        await self.execute(chat_id, commands.Delete(), None, answers.describe_nothing, NoneType)
 
     async def fork_chat(self, chat_id: str, body: inputs.Fork) -> shapes.CreatedChat:
         user_id = await self.get_user_id()
         named = (answers.check_name(chat_id), answers.check_name(body.message_id))
-        fork = partial(self._store.fork, *named, new_chat_id=new_id("chat"), owner_id=user_id, user_id=user_id)
-        async with self._access.explained(chat_id, user_id):
-            return await answers.perform_once(self._key, fork, answers.describe_copy, shapes.CreatedChat)
+        fork = partial(self.store.fork, *named, new_chat_id=new_id("chat"), owner_id=user_id, user_id=user_id)
+        async with self.access.raise_read_only(chat_id, user_id):
+            return await answers.perform_once(self.key, fork, answers.describe_copy, shapes.CreatedChat)
 
     # --- messages ---
 
@@ -232,11 +237,11 @@ class LocalService:
         as_guest: bool = False,
     ) -> shapes.MessagePage:
         """`as_guest`: as in `open_reader`."""
-        share_id = await self._access.check_read(chat_id, await self.get_user_id())
+        share_id = await self.access.check_read(chat_id, await self.get_user_id())
         as_guest = as_guest or share_id is not None
-        positions = await self._store.positions([chat_id])  # first, so that reading from there misses nothing
+        positions = await self.store.positions([chat_id])  # first, so that reading from there misses nothing
         named = {"before": before and answers.check_name(before), "after": after and answers.check_name(after)}
-        page = await self._store.page(chat_id, **named, limit=limit, only_active=as_guest)
+        page = await self.store.page(chat_id, **named, limit=limit, only_active=as_guest)
         shown = shapes.MessagePage(
             cursor=Cursors(chat_id).write(positions.get(chat_id, BEGINNING)),
             items=msgspec.json.decode(encode(page.items), type=list[shapes.ChatMessage]),
@@ -266,8 +271,8 @@ class LocalService:
         return await self._accept(chat_id, commands.SwitchBranch(message_id=body.message_id, exact=body.exact))
 
     async def get_tree(self, chat_id: str) -> MessageTree:
-        share_id = await self._access.check_read(chat_id, await self.get_user_id())
-        tree = await self._store.tree(chat_id)
+        share_id = await self.access.check_read(chat_id, await self.get_user_id())
+        tree = await self.store.tree(chat_id)
         return tree if share_id is None else show_tree(tree)
 
     # --- turns ---
@@ -280,7 +285,7 @@ class LocalService:
 
     async def _stop(self, chat_id: str, turn: str | None, wait_s: float | None) -> shapes.InterruptResult:
         describe = partial(describe_stop, turn=turn)
-        stop = await self._execute(chat_id, commands.Interrupt(turn_id=turn), None, describe, Stop)
+        stop = await self.execute(chat_id, commands.Interrupt(turn_id=turn), None, describe, Stop)
         if wait_s != 0:
             stop = await wait_for_end(self._feed, chat_id, stop, wait_s=wait_s)
         return stop.result
@@ -300,16 +305,23 @@ class LocalService:
         return await self._accept(chat_id, command, await self.cut_results(chat_id, results))
 
     async def cut_results(self, chat_id: str, results: Sequence[ToolResult]) -> payloads.ToolResultsInput:
-        dependencies = self._dependencies
-        return await answers.cut_results(
-            chat_id, results, store=self._store, limits=dependencies.limits, find_window=dependencies.find_window
-        )
+        """Their text, within what the model that gets them can take: that of the open turn."""
+        rendered = [replace(result, output=render_output(result.output)) for result in results]
+        payloads.check_payload(payloads.ToolResultsInput(results=rendered), self._dependencies.limits)
+        if all(len(result.output.encode()) <= _ALWAYS_KEPT_BYTES for result in rendered):
+            return payloads.ToolResultsInput(results=rendered)
+        find_window, window = self._dependencies.find_window, None
+        if find_window is not None:
+            with suppress(NotFound):  # the command says so, or answers a repeated request
+                window = await asyncio.to_thread(find_window, (await self.store.status(chat_id)).model)
+        cut = [replace(result, output=cut_text(result.output, limit_for(window)).text) for result in rendered]
+        return payloads.ToolResultsInput(results=cut)
 
     # --- the queue ---
 
     async def list_queue(self, chat_id: str) -> shapes.QueuePage:
-        await self._check_owner(chat_id)
-        return shapes.QueuePage(items=await self._store.queue(chat_id))
+        await self.check_owner(chat_id)
+        return shapes.QueuePage(items=await self.store.queue(chat_id))
 
     async def edit_queued(self, chat_id: str, queued_id: str, body: inputs.MessageContent) -> shapes.Accepted:
         payload = payloads.QueuedInput(blocks=body.to_blocks())
@@ -348,7 +360,7 @@ class LocalService:
             try:
                 reader = await stack.enter_async_context(self._feed.open(chat_id, after, user_id=user_id, show=show))
             except NotFound:
-                share_id = await self._access.find_share(chat_id, user_id)
+                share_id = await self.access.find_share(chat_id, user_id)
                 if share_id is None:
                     raise
                 reader = await stack.enter_async_context(self._feed.open(chat_id, after, show=show_event))
@@ -357,21 +369,21 @@ class LocalService:
     async def list_attempts(
         self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
     ) -> shapes.AttemptPage:
-        await self._check_owner(chat_id)
-        load = partial(self._store.attempts, chat_id)
+        await self.check_owner(chat_id)
+        load = partial(self.store.attempts, chat_id)
         items, older, newer = await answers.load_page(load, before=before, after=after, limit=limit)
         return shapes.AttemptPage(items=items, next=older, previous=newer)
 
     async def list_runs(
         self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
     ) -> shapes.RunPage:
-        await self._check_owner(chat_id)
+        await self.check_owner(chat_id)
         load = partial(self._records.list_runs, chat_id)
         items, older, newer = await answers.load_page(load, before=before, after=after, limit=limit)
         return shapes.RunPage(items=items, next=older, previous=newer)
 
     async def get_run(self, chat_id: str, run_id: str) -> RunTree:
-        await self._check_owner(chat_id)
+        await self.check_owner(chat_id)
         run = await self._records.load_tree(chat_id, answers.check_name(run_id))
         if run is None:
             raise NotFound("Run not found in this chat.")
@@ -401,9 +413,9 @@ class LocalService:
                 raise Invalid(f"tools: the server has a tool named {tool.name!r}. Rename yours.")
 
     async def _accept(self, chat_id: str, command: C, payload: Payload[C] | None = None) -> shapes.Accepted:
-        return await self._execute(chat_id, command, payload, answers.describe_accepted, shapes.Accepted)
+        return await self.execute(chat_id, command, payload, answers.describe_accepted, shapes.Accepted)
 
-    async def _execute(
+    async def execute(
         self,
         chat_id: str,
         command: C,
@@ -414,10 +426,10 @@ class LocalService:
         """Carry out a command; if this request was made before, return its stored response."""
         self.check_model(getattr(payload, "model", None))
         self.check_tools(getattr(payload, "tools", None))
-        execute = partial(self._store.execute, chat_id, command, payload, user_id=await self.get_user_id())
-        return await self._perform(chat_id, command, execute, describe, result_type)
+        execute = partial(self.store.execute, chat_id, command, payload, user_id=await self.get_user_id())
+        return await self.perform(chat_id, command, execute, describe, result_type)
 
-    async def _perform(
+    async def perform(
         self,
         chat_id: str,
         command: Command,
@@ -431,12 +443,12 @@ class LocalService:
             try:
                 await self._dependencies.budget.check(user_id, command)
             except RateLimited:
-                stored = None if self._key is None else await self._store.find_response(self._key)
+                stored = None if self.key is None else await self.store.find_response(self.key)
                 if stored is None:
                     raise
                 return msgspec.json.decode(stored.body, type=result_type)  # it was made before the limit was reached
-        async with self._access.explained(chat_id, user_id):
-            return await answers.perform_once(self._key, write, describe, result_type)
+        async with self.access.raise_read_only(chat_id, user_id):
+            return await answers.perform_once(self.key, write, describe, result_type)
 
 
 def _to_patch(changes: inputs.ChatChanges) -> payloads.ChatPatch:

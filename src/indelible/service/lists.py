@@ -111,7 +111,7 @@ class LocalLists:
         check_body(body, "The chat was not marked as read")
         user_id = await self._get_user_id()
         mark = partial(self._store.mark_read, chat_id, user_id, body.seq)
-        async with self._access.explained(chat_id, user_id):
+        async with self._access.raise_read_only(chat_id, user_id):
             await answers.perform_once(self._key, mark, answers.describe_nothing, NoneType)
 
     async def get_draft(self, chat_id: str) -> Draft:

@@ -1,15 +1,4 @@
-"""OpenAI's Chat Completions: requests, replies and the route.
-
-One turn as a chat completion: its chunks in order, and the whole completion.
-
-A completion is one message, however many steps and attempts the turn took: the text continues where it was interrupted,
-and tools that the server runs are not shown, because their calls would be the client's to answer. Calls of the client's
-tools are sent when the turn waits for them, whole: a call that a crash has cut could not be taken back, and clients run
-what they were given. Reasoning is `reasoning_content`, as the servers that have it call it.
-
-The request for a chat completion: its messages, and how the turn is run.
-
-`POST /v1/chat/completions`: one turn, with the messages as they are given, or in a durable chat.
+"""`POST /v1/chat/completions`: one turn, with the messages as they are given, or in a durable chat.
 
 Without a header, every request is a chat of its own that begins with the given messages. It is archived when its reply
 is complete, unless the request says `store`: a program that calls this a thousand times a day would fill the list of
@@ -17,14 +6,17 @@ chats. With `X-Indelible-Chat`, the request continues that chat: the server has 
 the messages counts, what the user says last or the results of tools. Any name will do; the first request creates the
 chat. Every answer has the chat's id in the same header.
 
+A completion is one message, however many steps and attempts the turn took: the text continues where it was interrupted,
+and tools that the server runs are not shown, because their calls would be the client's to answer. Calls of the client's
+tools are sent when the turn waits for them, whole: a call that a crash has cut could not be taken back, and clients run
+what they were given. Reasoning is `reasoning_content`, as the servers that have it call it.
+
 The setting `completions_on_disconnect` says what happens to a reply whose client has left: it is finished (the default)
 or stopped. Either way it is kept.
 
 Must stay true (tests/server/compat/test_projections.py): the first chunk names the role, exactly one has a finish
 reason, and nothing but usage and `[DONE]` follows it; the chunks' text is the completion's.
-
-Must stay true (tests/server/compat/test_chat_completions.py): the official SDK gets what it expects, with and without a
-chat.
+(tests/server/compat/test_chat_completions.py): the official SDK gets what it expects, with and without a chat.
 """
 
 from __future__ import annotations

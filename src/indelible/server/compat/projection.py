@@ -1,7 +1,8 @@
-"""One turn of a chat in the words of another wire. Pure: the same events always give the same frames.
+"""One turn of a chat in the words of another wire, streamed as server-sent events or read to its end.
 
 `TurnProjection` is the one place that reads the events of a feed for the wires: which of them belong to the turn,
-where an attempt ends, and how the turn does. A wire implements one method per fact. It gets
+where an attempt ends, and how the turn does. It is pure: the same events always give the same frames. A wire implements
+one method per fact. It gets
 
     open_attempt        an attempt began; its parts follow
     one method per part (`parts`)
@@ -12,8 +13,6 @@ where an attempt ends, and how the turn does. A wire implements one method per f
 and calls `emit` with finished frames. Two readers may get events in different order only where no wire depends on the
 order: rows of an attempt always come between its beginning and its end, in order. That is why frames can be numbered,
 and why the numbers are the same in every replay.
-
-A projection over HTTP: streamed as server-sent events, or read to its end and answered at once.
 
 A stream is a reader of the chat's feed like any other (server/sse.py): frames exist only for what is on disk,
 a disconnect stops nothing, and a client that does not read holds up nobody. The frames of events that are ready
@@ -28,10 +27,9 @@ aborted, which every SDK raises on. A stream that merely ended would pass for a 
 reply then. It runs in the response's own task, so that no task is left without a parent.
 
 Must stay true (tests/server/compat/test_projections.py): for random turns, every prefix of the frames obeys the rules
-of its wire, and a replay gives the same frames.
-
-Must stay true (tests/server/compat/test_streams.py): a stream that is cut at any frame leaves nothing running, and the
-reply is finished. tests/server/test_draining.py: at shutdown a stream is whole, or its client raises.
+of its wire, and a replay gives the same frames. (tests/server/compat/test_streams.py): a stream that is cut at any
+frame leaves nothing running, and the reply is finished. (tests/server/test_draining.py): at shutdown a stream is whole,
+or its client raises.
 """
 
 from __future__ import annotations
@@ -91,7 +89,7 @@ class TurnProjection:
                 if handler is not None:
                     handler(self, part)
         else:
-            read = _READERS.get(event.kind)
+            read = self._readers.get(event.kind)
             if read is not None:
                 read(self, event.data)
         return self._drain() if self._frames else []
@@ -166,16 +164,17 @@ class TurnProjection:
         self.close()
         self.is_over = True
 
+    _readers: ClassVar[Mapping[str, Callable[[Any, dict[str, Any]], None]]] = {
+        "attempt": _read_attempt,
+        "message": _read_message,
+        "reset": _read_end_of_attempt,
+        "retry": _read_end_of_attempt,
+        "error": _read_error,
+        "action": _read_action,
+        "status": _read_status,
+    }
 
-_READERS: Mapping[str, Callable[[TurnProjection, dict[str, Any]], None]] = {
-    "attempt": TurnProjection._read_attempt,
-    "message": TurnProjection._read_message,
-    "reset": TurnProjection._read_end_of_attempt,
-    "retry": TurnProjection._read_end_of_attempt,
-    "error": TurnProjection._read_error,
-    "action": TurnProjection._read_action,
-    "status": TurnProjection._read_status,
-}
+
 Leave = Callable[[], Awaitable[object]]
 _PIECE_BYTES: Final = 64 * 1024
 

@@ -1,17 +1,13 @@
-"""The body of a request on another wire.
+"""Requests on another wire: their bodies, and the messages in them, divided as a chat can begin or continue with them.
 
-Unknown fields are ignored: the clients of these wires send many. A known one that asks for something that this server
-cannot give is refused, because its client would wait for it in vain. A number or a boolean may be written as a text,
-as some clients do. A body has no `Content-Type` that it must have.
+Unknown fields of a body are ignored: the clients of these wires send many. A known one that asks for something that
+this server cannot give is refused, because its client would wait for it in vain. A number or a boolean may be written
+as a text, as some clients do. A body has no `Content-Type` that it must have.
 
-Content that a client of another wire sends: messages in order, as a chat can begin or continue with them.
-
-Each wire reads its own JSON into plain messages (openai_items.py, chat_completions.py,
-ai_sdk_messages.py). Here they are divided: the text of the system, the message to be answered, and what stands above
-and below it.
-
-A conversation ends with a message of the user, or with results of calls that its answer has made: anything else is
-refused, because there would be nothing to answer.
+Each wire reads its own JSON into plain messages (openai_items.py, chat_completions.py, ai_sdk_messages.py). Here they
+are divided: the text of the system, the message to be answered, and what stands above and below it. A conversation ends
+with a message of the user, or with results of calls that its answer has made: anything else is refused, because there
+would be nothing to answer.
 """
 
 from __future__ import annotations

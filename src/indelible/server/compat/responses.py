@@ -1,13 +1,12 @@
-"""`/v1/responses`: create, stream, retrieve, resume, cancel and delete responses (docs/openai.md).
+"""`/v1/responses`: create, stream, retrieve, resume, cancel, count and delete responses (docs/openai.md).
 
 A response is a turn of a chat, and every route is a projection of its events (projection.py). Creating one
 without a predecessor creates a chat with the given input as its history. `previous_response_id` continues the chat
 if the response is its end, and a copy of it otherwise: what was answered meanwhile stays as it is (P10).
 
-How many tokens a request would take, as far as that can be known without asking its model.
-
-What the chat has so far was counted by the model that answered last: its input, and its reply. What came after that,
-and the request itself, is estimated from its size, as for summaries (loop/prompt/compact.py).
+How many tokens a request would take is told as far as that can be known without asking its model. What the chat has so
+far was counted by the model that answered last: its input, and its reply. What came after that, and the request itself,
+is estimated from its size, as for summaries (loop/prompt/compact.py).
 
 Must stay true (tests/server/compat/test_responses.py): the official SDK, unmodified, gets what it expects; a response
 that failed to be created has changed nothing.
