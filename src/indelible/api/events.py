@@ -13,7 +13,7 @@ partial reply. For people, the message above takes its place in the tree.
 
 Must stay true (tests/feed/test_feed_page.py): docs/feed.md has every kind, and every kind is sent as it says.
 
-feed/events.py turns a position into a cursor; feed/events.py makes the events.
+feed/events.py makes the events, and turns a position into a cursor.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 
-from indelible.content import Block, Part, Usage
+from indelible.api.shapes import ChatNow, LiveBlocks
+from indelible.content import Part
 from indelible.machine.states import IfBusy
 
 EventKind = Literal[
@@ -105,30 +106,11 @@ class ShownQueued(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
 
 
-class LiveReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The running reply so far."""
-
-    attempt: str
-    blocks: list[Block]
-
-
-class ChatSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+class ChatSnapshot(ChatNow, frozen=True, kw_only=True):
     """One chat at one moment; reading on from its `cursor` misses nothing and repeats nothing."""
 
-    id: str
-    status: str
-    cursor: str
-    title: str | None
-    model: str | None
-    debug: str | None
-    archived: bool
-    usage: Usage | None
-    cost_usd: float | None
-    turn: str | None
-    error: Any
-    retry: Any
     queue: list[ShownQueued]
-    live: LiveReply | None
+    live: LiveBlocks | None
     action: Any
     messages: list[ShownMessage]
     has_more: bool

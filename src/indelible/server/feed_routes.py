@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 from typing import Annotated, Any, Final, Self
 
 from starlette.requests import Request
@@ -34,7 +33,7 @@ from indelible.server.limits import WithSlot
 from indelible.server.revocation import OpenRequest
 from indelible.server.router import HEADER, Router
 from indelible.server.sse import Events, FeedResponse, Pace
-from indelible.server.state import Reads, ReadyState, ServerState, answer_json, get_identity
+from indelible.server.state import Reads, ReadyState, ServerState, answer_json, get_identity, get_state
 from indelible.service.access import Identity
 from indelible.service.chats import LocalService
 
@@ -110,38 +109,25 @@ EVENT_STREAM: Final = "text/event-stream"
 _AT_REST: Final = frozenset({"idle", "error", "requires_action"})
 
 
-class Answers:
-    """How the client of one request wants the result of a command."""
-
-    def __init__(self, request: Request) -> None:
-        wanted = request.headers.get("accept", "").partition(",")[0].partition(";")[0].strip().lower()
-        identity = get_identity(request)
-        self._state: ServerState = request.app.state.server_state
-        self._user_id = identity.user_id
-        self._as_stream = wanted == EVENT_STREAM and "read" in identity.scopes and self._state.is_ready
-        self._may_be_repeated = "idempotency-key" in request.headers
-
-    def answer(self, chat_id: str, result: Accepted | CreatedChat, status: int) -> Response:
-        """The response to a command that has begun a turn, or may have."""
-        answer = answer_json(result, status)
-        if not self._as_stream:
-            return answer
-        stream = ReplyStream(partial(self._open_reader, chat_id, result.cursor), result, pace=self._state.pace)
-        return _OrElse(WithSlot(stream, self._state.feed_slots, self._user_id), answer)
-
-    def _open_reader(self, chat_id: str, cursor: str) -> AbstractAsyncContextManager[Reader]:
-        feed = self._state.app.feed
-        if self._may_be_repeated:  # the result may be of yesterday
-            return feed.open(chat_id, cursor, user_id=self._user_id, stays=lambda: True)
-        return feed.follow(chat_id, cursor, stays=lambda: True)
-
-
 def answer_turn(
     request: Request, arguments: Mapping[str, Any], result: Accepted | CreatedChat, status: int
 ) -> Response:
-    """The response to a command that has begun a turn, or may have."""
+    """The response to a command that has begun a turn, or may have, as its client wants it."""
+    answer = answer_json(result, status)
+    identity, state = get_identity(request), get_state(request)
+    wanted = request.headers.get("accept", "").partition(",")[0].partition(";")[0].strip().lower()
+    if wanted != EVENT_STREAM or "read" not in identity.scopes or not state.is_ready:
+        return answer
+    feed, user_id = state.app.feed, identity.user_id
     chat_id = result.id if isinstance(result, CreatedChat) else arguments["chat_id"]
-    return Answers(request).answer(chat_id, result, status)
+    may_be_repeated = "idempotency-key" in request.headers
+
+    def open_reader() -> AbstractAsyncContextManager[Reader]:
+        if may_be_repeated:  # the result may be of yesterday
+            return feed.open(chat_id, result.cursor, user_id=user_id, stays=lambda: True)
+        return feed.follow(chat_id, result.cursor, stays=lambda: True)
+
+    return _OrElse(WithSlot(ReplyStream(open_reader, result, pace=state.pace), state.feed_slots, user_id), answer)
 
 
 class ReplyStream(FeedResponse):

@@ -35,6 +35,7 @@ from indelible.server.limits import UploadBody
 from indelible.server.openapi import refer_to
 from indelible.server.problems import answer_refusal, make_problem
 from indelible.server.router import JSON, Router, is_head
+from indelible.server.sse import wait_for_leave
 from indelible.server.state import Reads, answer_json
 from indelible.service.access import FileGrant
 from indelible.service.files import LocalFiles
@@ -165,7 +166,7 @@ async def answer_preview(request: Request, files: LocalFiles, grant: FileGrant) 
     if grant.file.has_preview and _is_known(request, headers["ETag"]):
         return Response(status_code=304, headers=headers)
     loading = asyncio.create_task(files.load_granted_preview(grant))
-    leaving = asyncio.create_task(_wait_for_leave(request))
+    leaving = asyncio.create_task(wait_for_leave(request.receive))
     try:
         await asyncio.wait([loading, leaving], return_when=asyncio.FIRST_COMPLETED)
         if not loading.done():
@@ -175,11 +176,6 @@ async def answer_preview(request: Request, files: LocalFiles, grant: FileGrant) 
         for task in (loading, leaving):
             task.cancel()
         await asyncio.gather(loading, leaving, return_exceptions=True)
-
-
-async def _wait_for_leave(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        continue
 
 
 def _is_known(request: Request, etag: str) -> bool:

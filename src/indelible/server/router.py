@@ -275,12 +275,6 @@ class Router(BaseRoute):
     def post(self, path: str, **about: Any) -> Callable[[F], F]:
         return self.route("POST", path, **about)
 
-    def put(self, path: str, **about: Any) -> Callable[[F], F]:
-        return self.route("PUT", path, **about)
-
-    def patch(self, path: str, **about: Any) -> Callable[[F], F]:
-        return self.route("PATCH", path, **about)
-
     def delete(self, path: str, **about: Any) -> Callable[[F], F]:
         return self.route("DELETE", path, **about)
 

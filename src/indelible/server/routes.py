@@ -18,7 +18,6 @@ Must stay true (tests/server/test_debug_over_http.py): a truncated run is never 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -27,7 +26,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
-from indelible.api.operations import PREFIX, AccountApi, ChatApi, FileApi, ListApi, PageLimit, operations
+from indelible.api.operations import PREFIX, PageLimit, operations
 from indelible.api.records import RunTree, WholeRun
 from indelible.api.shapes import ChatDetails, CreatedChat, ExportFormat, Health, MessagePage, StoredFile
 from indelible.errors import NotFound, NotPermitted, StoreFailed
@@ -37,20 +36,7 @@ from indelible.server.file_routes import SENDS_BYTES, SENDS_PICTURE, answer_down
 from indelible.server.limits import WithSlot
 from indelible.server.openapi import refer_to
 from indelible.server.router import HEADER, JSON, Router
-from indelible.server.state import (
-    Login,
-    Reads,
-    ReadyState,
-    State,
-    Writes,
-    answer_json,
-    get_accounts,
-    get_files,
-    get_lists,
-    get_lists_once,
-    get_service,
-    get_service_once,
-)
+from indelible.server.state import API_OBJECTS, Login, Reads, ReadyState, State, Writes, answer_json
 from indelible.service.accounts import open_link
 from indelible.service.guests import show_chat
 from indelible.store.transfer import ChatFile
@@ -65,13 +51,7 @@ _STREAM: Final = {
 
 def _make_router() -> Router:
     router = Router(prefix=PREFIX)
-    apis: list[tuple[type, Callable[[Request], Any], Callable[[Request], Any]]] = [
-        (ChatApi, get_service, get_service_once),
-        (ListApi, get_lists, get_lists_once),
-        (FileApi, get_files, get_files),
-        (AccountApi, get_accounts, get_accounts),
-    ]
-    for api, reads, writes in apis:
+    for api, reads, writes in API_OBJECTS:
         for use_case in operations(api):
             declared = use_case.operation
             about: dict[str, Any] = {"tag": declared.path.split("/")[1]}

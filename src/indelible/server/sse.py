@@ -125,7 +125,7 @@ class FeedResponse(Response):
         refuse_head(scope)
         async with self._open_reader() as reader:
             sending = asyncio.create_task(self._send_all(reader, send), name="sending a feed")
-            leaving = asyncio.create_task(_wait_for_leave(receive), name="watching for a disconnect")
+            leaving = asyncio.create_task(wait_for_leave(receive), name="watching for a disconnect")
             try:
                 await self._watch([sending, leaving], send)
                 if sending.done():
@@ -203,6 +203,7 @@ async def _send_piece(send: Send, piece: bytes, *, is_last: bool = False) -> Non
     await send({"type": "http.response.body", "body": piece, "more_body": not is_last})
 
 
-async def _wait_for_leave(receive: Receive) -> None:
+async def wait_for_leave(receive: Receive) -> None:
+    """Until the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         continue

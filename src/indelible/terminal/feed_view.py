@@ -28,8 +28,8 @@ from typing import Any, Final
 
 import msgspec
 
-from indelible.api.events import FeedEvent, LiveReply
-from indelible.api.shapes import Accepted
+from indelible.api.events import FeedEvent
+from indelible.api.shapes import Accepted, LiveBlocks
 from indelible.app.app import User
 from indelible.app.chat import Chat
 from indelible.clock import Clock
@@ -93,7 +93,7 @@ class _Snapshot(msgspec.Struct):
     status: str
     messages: list[Message]
     has_more: bool
-    live: LiveReply | None
+    live: LiveBlocks | None
     retry: Any
 
 

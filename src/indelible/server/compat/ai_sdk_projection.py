@@ -94,26 +94,14 @@ class UiMessageProjection(TurnProjection):
 
     # --- text and reasoning ---
 
-    def _start_text(self, part: content.TextStart) -> None:
-        self._begin("text", part.id)
-
     def _read_text(self, part: content.TextDelta) -> None:
         head = self._open.get(("text", part.id)) or self._begin("text", part.id)
         self.emit(b"%b%b}\n\n" % (head, encode(part.delta)))
-
-    def _end_text(self, part: content.TextEnd) -> None:
-        self._end("text", part.id)
-
-    def _start_reasoning(self, part: content.ReasoningStart) -> None:
-        self._begin("reasoning", part.id)
 
     def _read_reasoning(self, part: content.ReasoningDelta) -> None:
         head = self._open.get(("reasoning", part.id)) or self._begin("reasoning", part.id)
         if part.delta:
             self.emit(b"%b%b}\n\n" % (head, encode(part.delta)))
-
-    def _end_reasoning(self, part: content.ReasoningEnd) -> None:
-        self._end("reasoning", part.id)
 
     def _begin(self, kind: str, id_: str) -> bytes:
         """Open a part, under a name of its own; returns the beginning of its deltas: the hot path."""
@@ -161,9 +149,6 @@ class UiMessageProjection(TurnProjection):
             shown = {"toolCallId": part.call_id, "output": part.message, "preliminary": True}
             self._send(type="tool-output-available", **shown, **_mark(call))
 
-    def _read_result(self, part: content.ToolResult) -> None:
-        self._settle(part)
-
     def _settle(self, result: content.ToolResult) -> None:
         call = self._calls.get(result.call_id)
         if call is None or call.is_settled:
@@ -201,17 +186,17 @@ class UiMessageProjection(TurnProjection):
         self.emit(b"data: %b\n\n" % encode(chunk))
 
     parts: ClassVar[PartHandlers] = {
-        content.TextStart: _start_text,
+        content.TextStart: lambda self, part: self._begin("text", part.id),
         content.TextDelta: _read_text,
-        content.TextEnd: _end_text,
-        content.ReasoningStart: _start_reasoning,
+        content.TextEnd: lambda self, part: self._end("text", part.id),
+        content.ReasoningStart: lambda self, part: self._begin("reasoning", part.id),
         content.ReasoningDelta: _read_reasoning,
-        content.ReasoningEnd: _end_reasoning,
+        content.ReasoningEnd: lambda self, part: self._end("reasoning", part.id),
         content.ToolInputStart: _start_call,
         content.ToolInputDelta: _read_input,
         content.ToolCall: _read_call,
         content.ToolProgress: _read_progress,
-        content.ToolResult: _read_result,
+        content.ToolResult: _settle,
         content.Source: _read_source,
         content.File: _read_file,
     }

@@ -38,7 +38,7 @@ from indelible.server.compat.openai import PREFIX, RunningUsage, answer_failure,
 from indelible.server.compat.openai_items import check_objects, make_result, read_content
 from indelible.server.compat.projection import PartHandlers, TurnProjection, WireStream, collect
 from indelible.server.compat.requests import WireBody, continue_with, divide, join_neighbours, read_body, read_file
-from indelible.server.compat.responses_request import FunctionTool, Metadata, ToolRequest, read_choice
+from indelible.server.compat.responses_request import FunctionTool, ToolRequest
 from indelible.server.limits import WithSlot
 from indelible.server.router import HEADER, Router
 from indelible.server.state import Reads, ReadyState, Writes, answer_json
@@ -172,62 +172,34 @@ class CompletionRequest(ToolRequest, kw_only=True):
     }
 
     messages: list[dict[str, Any]]
-    model: str | None = None
-    stream: bool | None = None
     stream_options: dict[str, Any] | None = None
     tools: list[CompletionTool] | None = None
-    parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
     reasoning_effort: str | None = None
     verbosity: str | None = None
-    service_tier: str | None = None
-    metadata: Metadata | None = None
-    prompt_cache_key: str | None = None
-    safety_identifier: str | None = None
-    user: str | None = None
-    store: bool | None = None
 
     @property
     def wants_usage(self) -> bool:
         return bool((self.stream_options or {}).get("include_usage"))
 
     def to_settings(self, system: str | None) -> TurnSettings:
-        parameters = self._to_parameters() or None
+        parameters = self.name_parameters(
+            max_tokens=self.max_completion_tokens or self.max_tokens,
+            seed=self.seed,
+            stop=self.stop,
+            effort=self.reasoning_effort,
+            verbosity=self.verbosity,
+            format=_read_format(self.response_format),
+        )
         return TurnSettings(model=self.model, system=system, parameters=parameters, tools=self.to_specs())
 
     @property
     def declared(self) -> list[FunctionTool]:
         return [tool.to_tool() for tool in self.tools or ()]
-
-    def _to_parameters(self) -> dict[str, Any]:
-        named = {
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "max_tokens": self.max_completion_tokens or self.max_tokens,
-            "frequency_penalty": self.frequency_penalty,
-            "presence_penalty": self.presence_penalty,
-            "seed": self.seed,
-            "stop": self.stop,
-            "effort": self.reasoning_effort,
-            "verbosity": self.verbosity,
-            "format": _read_format(self.response_format),
-            "tool_choice": read_choice(self.tool_choice) if self.served else None,
-            "parallel_tool_calls": self.parallel_tool_calls if self.served else None,
-            "service_tier": None if self.service_tier == "auto" else self.service_tier,
-            "metadata": self.metadata or None,
-            "prompt_cache_key": self.prompt_cache_key,
-            "safety_identifier": self.safety_identifier,
-            "user": self.user,
-        }
-        return {name: value for name, value in named.items() if value is not None}
 
 
 def _read_format(given: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -46,7 +46,7 @@ from indelible.api.events import FeedEvent
 from indelible.errors import ChatNotFound
 from indelible.feed import Feed, Reader
 from indelible.server.problems import NotReady
-from indelible.server.sse import Events, FeedResponse, Pace
+from indelible.server.sse import Events, FeedResponse, Pace, wait_for_leave
 from indelible.service.turns import TurnStart
 
 TurnOutcome = Literal["complete", "waiting", "interrupted", "failed", "edited"]
@@ -268,7 +268,7 @@ async def collect(
 
     Raises `NotReady` if the process shuts down first. It drains for a client that is still there.
     """
-    leaving = asyncio.create_task(_wait_for_leave(request), name="watching for a disconnect")
+    leaving = asyncio.create_task(wait_for_leave(request.receive), name="watching for a disconnect")
     reading = asyncio.create_task(_read_turn(feed, start, projection, leaving), name="reading a turn")
     try:
         await asyncio.wait([reading, leaving], return_when=asyncio.FIRST_COMPLETED)
@@ -312,8 +312,3 @@ async def project_stored(events: AsyncIterator[FeedEvent], projection: TurnProje
             projection.project(event)
             if projection.is_over:
                 return
-
-
-async def _wait_for_leave(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        continue

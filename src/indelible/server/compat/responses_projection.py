@@ -197,12 +197,6 @@ class ResponseProjection(TurnProjection):
         if part.delta:
             self._grow(item, part.delta)
 
-    def _end_text(self, part: content.TextEnd) -> None:
-        self._close(("text", part.id))
-
-    def _end_reasoning(self, part: content.ReasoningEnd) -> None:
-        self._close(("reasoning", part.id))
-
     def _start_call(self, part: content.ToolInputStart | content.ToolCall) -> Item:
         key = ("call", part.id)
         known = self._open.get(key)
@@ -287,10 +281,10 @@ class ResponseProjection(TurnProjection):
     parts: ClassVar[PartHandlers] = {
         content.TextStart: _start_text,
         content.TextDelta: _read_text,
-        content.TextEnd: _end_text,
+        content.TextEnd: lambda self, part: self._close(("text", part.id)),
         content.ReasoningStart: _start_reasoning,
         content.ReasoningDelta: _read_reasoning,
-        content.ReasoningEnd: _end_reasoning,
+        content.ReasoningEnd: lambda self, part: self._close(("reasoning", part.id)),
         content.ToolInputStart: _start_call,
         content.ToolInputDelta: _read_input,
         content.ToolCall: _read_call,

@@ -62,9 +62,22 @@ class FunctionTool(WireBody, kw_only=True):
 
 
 class ToolRequest(WireBody, kw_only=True):
-    """A request of either OpenAI wire that may declare tools."""
+    """What requests of both OpenAI wires have in common."""
 
+    model: str | None = None
     tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    stream: bool | None = None
+    store: bool | None = None
+    metadata: Metadata | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    user: str | None = None
 
     @property
     def declared(self) -> list[FunctionTool]:
@@ -93,6 +106,24 @@ class ToolRequest(WireBody, kw_only=True):
         allowed = read_allowed(choice) if kind == _ALLOWED else None
         return [tool.to_spec() for tool in self.served if allowed is None or tool.name in allowed] or None
 
+    def name_parameters(self, **own: Any) -> dict[str, Any] | None:
+        """The parameters of the model that are given, `own` ones of a wire included."""
+        named = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            **own,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "tool_choice": read_choice(self.tool_choice) if self.served else None,
+            "parallel_tool_calls": self.parallel_tool_calls if self.served else None,
+            "service_tier": None if self.service_tier == "auto" else self.service_tier,
+            "metadata": self.metadata or None,
+            "prompt_cache_key": self.prompt_cache_key,
+            "safety_identifier": self.safety_identifier,
+            "user": self.user,
+        }
+        return {name: value for name, value in named.items() if value is not None} or None
+
 
 class ConversationName(WireBody, kw_only=True):
     id: str
@@ -109,27 +140,14 @@ class ResponseRequest(ToolRequest, kw_only=True):
         return "include" if wants_logprobs else super().find_unsupported(given)
 
     input: Any = None
-    model: str | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
     conversation: str | ConversationName | None = None
     tools: list[FunctionTool] | None = None
-    parallel_tool_calls: bool | None = None
-    stream: bool | None = None
     background: bool | None = None
-    store: bool | None = None
-    metadata: Metadata | None = None
     reasoning: dict[str, Any] | None = None
     text: dict[str, Any] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
     max_output_tokens: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    service_tier: str | None = None
-    prompt_cache_key: str | None = None
-    safety_identifier: str | None = None
-    user: str | None = None
 
     def __post_init__(self) -> None:
         if self.previous_response_id is not None and self.conversation is not None:
@@ -144,40 +162,21 @@ class ResponseRequest(ToolRequest, kw_only=True):
 
     def to_settings(self, system: str | None = None) -> TurnSettings:
         """How the turn is run. `system` is what the input adds to the instructions."""
-        texts = [text for text in (self.instructions, system) if text]
-        return TurnSettings(
-            model=self.model,
-            system="\n\n".join(texts) or None,
-            parameters=self._to_parameters() or None,
-            tools=self.to_specs(),
+        reasoning, text = self.reasoning or {}, self.text or {}
+        format_ = text.get("format")
+        parameters = self.name_parameters(
+            max_tokens=self.max_output_tokens,
+            effort=reasoning.get("effort"),
+            summary=reasoning.get("summary"),
+            verbosity=text.get("verbosity"),
+            format=None if not isinstance(format_, dict) or format_.get("type") == "text" else format_,
         )
+        system = "\n\n".join(filter(None, [self.instructions, system])) or None
+        return TurnSettings(model=self.model, system=system, parameters=parameters, tools=self.to_specs())
 
     @property
     def declared(self) -> list[FunctionTool]:
         return self.tools or []
-
-    def _to_parameters(self) -> dict[str, Any]:
-        reasoning, text = self.reasoning or {}, self.text or {}
-        format_ = text.get("format")
-        named = {
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "max_tokens": self.max_output_tokens,
-            "effort": reasoning.get("effort"),
-            "summary": reasoning.get("summary"),
-            "verbosity": text.get("verbosity"),
-            "format": None if not isinstance(format_, dict) or format_.get("type") == "text" else format_,
-            "presence_penalty": self.presence_penalty,
-            "frequency_penalty": self.frequency_penalty,
-            "tool_choice": read_choice(self.tool_choice) if self.served else None,
-            "parallel_tool_calls": self.parallel_tool_calls if self.served else None,
-            "service_tier": None if self.service_tier == "auto" else self.service_tier,
-            "metadata": self.metadata or None,
-            "prompt_cache_key": self.prompt_cache_key,
-            "safety_identifier": self.safety_identifier,
-            "user": self.user,
-        }
-        return {name: value for name, value in named.items() if value is not None}
 
     def to_repeated(self) -> dict[str, Any]:
         """What the response repeats."""
