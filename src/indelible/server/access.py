@@ -96,7 +96,8 @@ class AccessMiddleware:
         state = self._find_state()
         try:
             refusal = self._check_request(scope, path, headers, max_bytes)
-            if refusal is None and not _needs_nothing(path) and state is not None:
+            is_for_everybody = path in OPEN_TO_ALL or path.startswith(_STATIC)
+            if refusal is None and not is_for_everybody and state is not None:
                 identity = await state.authenticator.identify(scope, headers, through_proxy=through_proxy)
                 refusal = self._check_login(scope, path, headers, identity, state)
                 scope["identity"] = identity
@@ -131,7 +132,8 @@ class AccessMiddleware:
             return self._send_to_login(scope, path, headers)
         # Only a bearer token is sent on purpose. Everything else a browser adds by itself, whoever made it send.
         if identity is None or identity.how != "token":
-            refusal = self._browser.check_origin(headers, method, path, has_cookie=_is_cookie(identity))
+            has_cookie = identity is not None and identity.how in ("session", "proxy")
+            refusal = self._browser.check_origin(headers, method, path, has_cookie=has_cookie)
             if refusal is not None:
                 return refusal
         if identity is None or is_open:
@@ -158,17 +160,9 @@ def _shows_what_is_there(path: str) -> bool:
     return path.startswith(_READ_TOO) or path.endswith("/shares")
 
 
-def _needs_nothing(path: str) -> bool:
-    return path in OPEN_TO_ALL or path.startswith(_STATIC)
-
-
 def needs_no_login(path: str, method: str) -> bool:
     """Whether everybody may send this request: to the login, or with the key of a link."""
     return path in _NO_LOGIN or path.startswith(_NO_LOGIN_BELOW) or (path == SESSION and method == "POST")
-
-
-def _is_cookie(identity: Identity | None) -> bool:
-    return identity is not None and identity.how in ("session", "proxy")
 
 
 def _has_body(headers: Headers) -> bool:

@@ -109,13 +109,6 @@ def refer_to(kind: type) -> dict[str, Any]:
     return {"$ref": SCHEMA.format(name=kind.__name__)}
 
 
-def describe_problem(status: int) -> dict[str, Any]:
-    return {
-        "description": _MEANINGS[status],
-        "content": {MEDIA_TYPE: {"schema": {"$ref": SCHEMA.format(name="Problem")}}},
-    }
-
-
 def describe_problems(facts: RouteFacts) -> dict[int, dict[str, Any]]:
     """The problems that this route can answer with."""
     has_body = facts.method in _WITH_BODY
@@ -133,7 +126,8 @@ def describe_problems(facts: RouteFacts) -> dict[int, dict[str, Any]]:
         statuses |= {400, 413, 415}
     if "{chat_id}" in facts.path and may_be_repeated:
         statuses.add(409)
-    return {status: describe_problem(status) for status in sorted(statuses)}
+    content = {MEDIA_TYPE: {"schema": {"$ref": SCHEMA.format(name="Problem")}}}
+    return {status: {"description": _MEANINGS[status], "content": content} for status in sorted(statuses)}
 
 
 _START: Final = """<!doctype html>

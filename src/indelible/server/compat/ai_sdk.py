@@ -27,10 +27,8 @@ from indelible.api.shapes import ChatMessage
 from indelible.content import ToolResult, encode
 from indelible.errors import Invalid, NotAllowed
 from indelible.server.compat import ai_sdk_messages as ui
-from indelible.server.compat.ai_sdk_projection import HEADERS, UiMessageProjection
-from indelible.server.compat.projection import WireStream
+from indelible.server.compat.projection import answer_stream
 from indelible.server.compat.requests import WireBody, divide, read_body
-from indelible.server.limits import WithSlot
 from indelible.server.router import Router
 from indelible.server.state import Reads, ReadyState, ServerState, State, Writes, answer_json
 from indelible.service.turns import PATH_AT_ONCE, TurnService, TurnSettings, TurnStart
@@ -106,14 +104,13 @@ async def _stream(
     """`asked` is the message that the reply answers, as the hook knows it; None: the one that started the turn."""
     user_id = await conversations.service.get_user_id()
     facts = await conversations.turn_facts(start.chat_id, start.seq)
-    projection = UiMessageProjection(
+    projection = ui.UiMessageProjection(
         ui.name_reply(asked or facts.asked_id),
         client_tools=facts.client_tools | state.client_tools,
         queued=start.queued,
         answered=start.answered,
     )
-    stream = WireStream(state.app.feed, start, projection, pace=state.pace, user_id=user_id, headers=HEADERS)
-    return WithSlot(stream, state.feed_slots, user_id)
+    return answer_stream(state, start, projection, user_id, headers=ui.HEADERS)
 
 
 async def _start(conversations: TurnService, chat_id: str, body: ChatRequest) -> tuple[TurnStart, str | None]:

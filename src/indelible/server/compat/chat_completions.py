@@ -36,10 +36,17 @@ from indelible.errors import Invalid
 from indelible.ids import new_id
 from indelible.server.compat.openai import PREFIX, RunningUsage, answer_failure, find_model_name
 from indelible.server.compat.openai_items import check_objects, make_result, read_content
-from indelible.server.compat.projection import PartHandlers, TurnProjection, WireStream, collect
-from indelible.server.compat.requests import WireBody, continue_with, divide, join_neighbours, read_body, read_file
-from indelible.server.compat.responses_request import FunctionTool, ToolRequest
-from indelible.server.limits import WithSlot
+from indelible.server.compat.projection import PartHandlers, TurnProjection, answer_stream, collect
+from indelible.server.compat.requests import (
+    FunctionTool,
+    ToolRequest,
+    WireBody,
+    continue_with,
+    divide,
+    join_neighbours,
+    read_body,
+    read_file,
+)
 from indelible.server.router import HEADER, Router
 from indelible.server.state import Reads, ReadyState, Writes, answer_json
 from indelible.service.turns import TurnService, TurnSettings, TurnStart
@@ -307,17 +314,7 @@ async def create_completion(
     on_end = archive if is_archived else None
     if body.stream:
         user_id = await service.get_user_id()
-        stream = WireStream(
-            state.app.feed,
-            start,
-            projection,
-            pace=state.pace,
-            user_id=user_id,
-            headers=[(name.encode(), value.encode()) for name, value in headers.items()],
-            on_leave=on_leave,
-            on_end=on_end,
-        )
-        return WithSlot(stream, state.feed_slots, user_id)
+        return answer_stream(state, start, projection, user_id, headers=headers, on_leave=on_leave, on_end=on_end)
     await collect(request, state.app.feed, start, projection, on_leave=on_leave)
     if on_end is not None:
         await on_end()

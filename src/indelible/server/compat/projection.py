@@ -35,18 +35,22 @@ or its client raises.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
+from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal
 
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from indelible.api.events import FeedEvent
 from indelible.errors import ChatNotFound
 from indelible.feed import Feed, Reader
+from indelible.server.limits import WithSlot
 from indelible.server.problems import NotReady
 from indelible.server.sse import Events, FeedResponse, Pace, wait_for_leave
+from indelible.server.state import ServerState
 from indelible.service.turns import TurnStart
 
 TurnOutcome = Literal["complete", "waiting", "interrupted", "failed", "edited"]
@@ -191,7 +195,7 @@ class WireStream(FeedResponse):
         pace: Pace,
         user_id: str,
         skip: int = 0,
-        headers: Iterable[tuple[bytes, bytes]] = (),
+        headers: Mapping[str, str] = MappingProxyType({}),
         on_leave: Leave | None = None,
         on_end: Leave | None = None,
     ) -> None:
@@ -199,7 +203,7 @@ class WireStream(FeedResponse):
         self._after: str | None = start.cursor
         self._projection = projection
         self._skip = skip
-        self.more_headers = list(headers)
+        self.more_headers = [(name.encode(), value.encode()) for name, value in headers.items()]
         self._on_leave = on_leave
         self._on_end = on_end
         self._is_feed_over = False
@@ -250,6 +254,14 @@ class WireStream(FeedResponse):
         if frames:
             await self.wait_for_comment()
             await self.send_timed(b"".join(frames), send)
+
+
+def answer_stream(
+    state: ServerState, start: TurnStart, projection: TurnProjection, user_id: str, **more: Any
+) -> Response:
+    """The response that streams a turn, in a slot of its user. `more` is for the `WireStream`."""
+    stream = WireStream(state.app.feed, start, projection, pace=state.pace, user_id=user_id, **more)
+    return WithSlot(stream, state.feed_slots, user_id)
 
 
 def _open(

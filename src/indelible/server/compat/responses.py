@@ -37,10 +37,17 @@ from indelible.server.compat.openai import (
     show_page,
 )
 from indelible.server.compat.openai_items import write_items
-from indelible.server.compat.projection import WireStream, collect, project_stored
-from indelible.server.compat.requests import Continuation, continue_with, divide, read_body
-from indelible.server.compat.responses_request import MOST_INPUTS, ResponseRequest, hash_settings, read_note
-from indelible.server.limits import WithSlot
+from indelible.server.compat.projection import answer_stream, collect, project_stored
+from indelible.server.compat.requests import (
+    MOST_INPUTS,
+    Continuation,
+    ResponseRequest,
+    continue_with,
+    divide,
+    hash_settings,
+    read_body,
+    read_note,
+)
 from indelible.server.router import Router
 from indelible.server.state import Reads, ReadyState, ServerState, State, Writes, answer_json
 from indelible.service.turns import TurnService, TurnSettings, TurnStart, start_at
@@ -71,16 +78,8 @@ async def create_response(request: Request, state: ReadyState, service: Reads, o
 
     if body.stream:
         user_id = await service.get_user_id()
-        stream = WireStream(
-            state.app.feed,
-            start,
-            projection,
-            pace=state.pace,
-            user_id=user_id,
-            headers=[(name.encode(), value.encode()) for name, value in body.left_out.items()],
-            on_end=None if is_kept else forget,
-        )
-        return WithSlot(stream, state.feed_slots, user_id)
+        on_end = None if is_kept else forget
+        return answer_stream(state, start, projection, user_id, headers=body.left_out, on_end=on_end)
     if body.background:
         await project_stored(state.app.feed.replay(start.chat_id, Position(name.seq)), projection)
     else:
@@ -122,9 +121,7 @@ async def get_response(
     state.check_ready()
     user_id = await service.get_user_id()
     start = start_at(name.chat_id, name.seq)
-    skip = max(0, starting_after + 1)
-    wire = WireStream(state.app.feed, start, projection, pace=state.pace, user_id=user_id, skip=skip)
-    return WithSlot(wire, state.feed_slots, user_id)
+    return answer_stream(state, start, projection, user_id, skip=max(0, starting_after + 1))
 
 
 @router.post("/responses/{response_id}/cancel")

@@ -35,9 +35,9 @@ from indelible.server.compat.openai import (
 )
 from indelible.server.compat.openai_items import read_items
 from indelible.server.compat.projection import project_stored
+from indelible.server.compat.requests import read_note
 from indelible.server.compat.responses_items import Item, OwnCallItem, ReasoningItem, TextItem
 from indelible.server.compat.responses_projection import ResponseProjection, read_call_id
-from indelible.server.compat.responses_request import read_note
 from indelible.server.state import ServerState
 from indelible.service.turns import TurnService
 from indelible.store.queries.turn_facts import TurnFacts
