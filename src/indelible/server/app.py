@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -129,11 +130,18 @@ class Server:
         self.login_path: str | None = None
         self.only_health = only_health
         self._offers_login = offers_login
-        self._models = models or {}
-        self._tools = tools
         self._client_tools = client_tools
-        self._worker = worker
-        self._clock = clock or SystemClock()
+        self._open_app = partial(
+            open_app,
+            settings=settings,
+            model=(models or {}).get(settings.model),
+            models=models or {},
+            tools=tools,
+            client_tools=client_tools,
+            worker=worker,
+            listed_models_only=True,
+            clock=clock or SystemClock(),
+        )
         limited = BodyLimits(self._make_application())
         access = AccessMiddleware(limited, settings, find_state=lambda: self.server_state)
         self.application: ASGIApp = HeadRequests(
@@ -214,24 +222,9 @@ class Server:
     async def _live(self, application: Starlette) -> AsyncIterator[None]:
         metrics = PrometheusMetrics()
         try:
-            async with open_app(
-                settings=self.settings,
-                model=self._models.get(self.settings.model),
-                models=self._models,
-                tools=self._tools,
-                client_tools=self._client_tools,
-                worker=self._worker,
-                listed_models_only=True,
-                clock=self._clock,
-                metrics=metrics,
-            ) as app:
-                self.server_state = ServerState(
-                    app=app,
-                    settings=self.settings,
-                    metrics=metrics,
-                    pace=self.pace,
-                    client_tools=frozenset(name_of(tool) for tool in self._client_tools),
-                )
+            async with self._open_app(metrics=metrics) as app:
+                client_tools = frozenset(map(name_of, self._client_tools))
+                self.server_state = ServerState(app, self.settings, metrics, self.pace, client_tools)
                 application.state.server_state = self.server_state
                 first = await ensure_first_admin(app.accounts)
                 if self._offers_login and self.server_state.authenticator.needs_login and not first.disabled:

@@ -37,8 +37,7 @@ from indelible.server.problems import answer_refusal, make_problem
 from indelible.server.router import JSON, Router, is_head
 from indelible.server.sse import wait_for_leave
 from indelible.server.state import Reads, answer_json
-from indelible.service.access import FileGrant
-from indelible.service.files import LocalFiles
+from indelible.service.files import FileGrant, LocalFiles
 from indelible.store.outcome import IdempotencyKey
 
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")

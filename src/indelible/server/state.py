@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from starlette.requests import Request
@@ -44,11 +44,6 @@ class ServerState:
     client_tools: frozenset[str] = frozenset()
     """The names of the tools that every client runs (`serve --client-tools`)."""
     is_ready: bool = False
-    feed_slots: FeedSlots = field(init=False)
-    readiness: Readiness = field(init=False)
-    authenticator: Authenticator = field(init=False)
-    revocation: Revocation = field(init=False)
-    base_path: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.readiness = Readiness(self.app)

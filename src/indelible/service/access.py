@@ -1,17 +1,14 @@
-"""Who sends a request, what they may do with a chat or a file (docs/login.md), and how much they may spend in a day.
+"""Who sends a request, what they may do with a chat (docs/login.md), and how much they may spend in a day.
 
     the owner                 everything
     a user it is shared with  read it: the chat, its messages, its tree, its events; anything else is `ReadOnly`
     everybody else            it does not exist: `NotFound`
 
 The store compares the owner in the locked row of every command; this module explains its refusal. So the owner's
-request costs nothing here, and nobody else's can change anything. A guest opens a file by the authority of one share:
-the chat it shares has to use the file, and people have to see it there. A file that is only queued, only for the model,
-or in another chat of the same owner does not exist for a guest. A grant names its share, and a download ends with it.
+request costs nothing here, and nobody else's can change anything. files.py says which files a guest may open.
 
-Must stay true (tests/server/test_access_matrix.py, tests/server/test_shared_files.py): the table above, for every
-route. (tests/service/test_budget.py): the limit is per user, ends at midnight UTC, and stops no running reply; deleting
-a chat gives nothing back.
+Must stay true (tests/server/test_access_matrix.py): the table above, for every route. (tests/service/test_budget.py):
+the limit is per user, ends at midnight UTC, and stops no running reply; deleting a chat gives nothing back.
 """
 
 from __future__ import annotations
@@ -19,14 +16,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, time, timedelta
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import msgspec
 
-from indelible.api.shapes import ALL_SCOPES, ChatSummary, Link, Scope, StoredFile, UsageDay, UserRole
+from indelible.api.shapes import ALL_SCOPES, ChatSummary, Scope, UsageDay, UserRole
 from indelible.clock import Clock
-from indelible.errors import ChatNotFound, NotFound, NotPermitted, RateLimited, ReadOnly, StoredFileNotFound
-from indelible.files.store import FileStore
+from indelible.errors import ChatNotFound, NotFound, NotPermitted, RateLimited, ReadOnly
 from indelible.machine import commands
 from indelible.machine.commands import Command
 from indelible.service.guests import show_summary
@@ -80,39 +76,6 @@ class Access:
             if await self.find_share(chat_id, user_id) is not None:
                 raise ReadOnly(_READ_ONLY) from error
             raise
-
-
-class FileGrant(NamedTuple):
-    """The right to open a file. `share_id` is the share that it depends on; None for the owner."""
-
-    file: StoredFile
-    owner_id: str
-    share_id: str | None = None
-
-
-class FileAccess:
-    """Without `shares`, a file is its owner's alone."""
-
-    def __init__(self, files: FileStore, shares: ShareStore | None) -> None:
-        self._files = files
-        self._shares = shares
-
-    async def find(self, user_id: str, file_id: str) -> FileGrant:
-        """What lets this user open the file. Raises `NotFound` if nothing does."""
-        try:
-            return FileGrant(await self._files.get_file(user_id, file_id), user_id)
-        except NotFound:
-            for link in [] if self._shares is None else await self._shares.find_file_shares(user_id, file_id):
-                if await self._files.is_shown(link.chat_id, file_id):
-                    return FileGrant(await self._files.get_file(link.owner_id, file_id), link.owner_id, link.share_id)
-            raise
-
-    async def find_linked(self, link: Link, file_id: str) -> FileGrant:
-        """What lets whoever has this link open the file. Raises `NotFound` if it is not in the chat."""
-        file = await self._files.get_file(link.owner_id, file_id)
-        if not await self._files.is_shown(link.chat_id, file_id):
-            raise StoredFileNotFound
-        return FileGrant(file, link.owner_id, link.share_id)
 
 
 LoginHow = Literal["none", "proxy", "token", "session"]

@@ -37,7 +37,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
-from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal
 
 from starlette.requests import Request
@@ -195,7 +194,7 @@ class WireStream(FeedResponse):
         pace: Pace,
         user_id: str,
         skip: int = 0,
-        headers: Mapping[str, str] = MappingProxyType({}),
+        headers: Mapping[str, str] | None = None,
         on_leave: Leave | None = None,
         on_end: Leave | None = None,
     ) -> None:
@@ -203,7 +202,7 @@ class WireStream(FeedResponse):
         self._after: str | None = start.cursor
         self._projection = projection
         self._skip = skip
-        self.more_headers = [(name.encode(), value.encode()) for name, value in headers.items()]
+        self.more_headers = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
         self._on_leave = on_leave
         self._on_end = on_end
         self._is_feed_over = False
