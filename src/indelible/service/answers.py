@@ -107,37 +107,27 @@ MAX_SEARCH: Final = 500
 """In characters."""
 
 
-def split_page(found: Sequence[T], limit: int) -> tuple[list[T], T | None]:
-    """The page, and its last item if another page follows. `found` was queried with one item more than `limit`."""
-    page = list(found[:limit])
-    return page, page[-1] if len(found) > limit else None
-
-
 def split_either(found: Sequence[T], limit: int, *, is_backward: bool) -> tuple[list[T], bool]:
     """The page, and whether more follows in the direction of reading. `found` is in the order of the list."""
     page = list(found[-limit:] if is_backward else found[:limit])
     return page, len(found) > limit
 
 
-def name_neighbours(
-    ids: Sequence[str], *, before: str | None, after: str | None, has_more: bool
-) -> tuple[str | None, str | None]:
-    """`next` and `previous` of a page of a list from the newest on, which was asked for with `before` or `after`."""
-    if not ids:
-        return None, None
-    has_older = has_more if after is None else True
-    has_newer = before is not None if after is None else has_more
-    return ids[-1] if has_older else None, ids[0] if has_newer else None
-
-
 async def load_page(
-    load: Callable[..., Coroutine[Any, Any, Sequence[T]]], *, before: str | None, after: str | None, limit: int
-) -> tuple[list[T], str | None, str | None]:
-    """A page of such a list of things with ids, and its `next` and `previous`."""
+    page_type: Callable[..., T],
+    load: Callable[..., Coroutine[Any, Any, Sequence[Any]]],
+    *,
+    before: str | None,
+    after: str | None,
+    limit: int,
+) -> T:
+    """A page of a list of things with ids, from the newest on, which was asked for with `before` or `after`."""
     named = {"before": before and check_name(before), "after": after and check_name(after)}
     items, has_more = split_either(await load(**named, limit=limit + 1), limit, is_backward=after is not None)
-    ids = [item.id for item in items]  # type: ignore[attr-defined]
-    return items, *name_neighbours(ids, **named, has_more=has_more)
+    if not items:
+        return page_type(items=[], next=None, previous=None)
+    has_older, has_newer = (has_more, before is not None) if after is None else (True, has_more)
+    return page_type(items=items, next=items[-1].id if has_older else None, previous=items[0].id if has_newer else None)
 
 
 def write_list_cursor(chat: ChatSummary, *, backward: bool = False) -> str:

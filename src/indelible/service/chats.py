@@ -371,16 +371,14 @@ class LocalService:
     ) -> shapes.AttemptPage:
         await self.check_owner(chat_id)
         load = partial(self.store.attempts, chat_id)
-        items, older, newer = await answers.load_page(load, before=before, after=after, limit=limit)
-        return shapes.AttemptPage(items=items, next=older, previous=newer)
+        return await answers.load_page(shapes.AttemptPage, load, before=before, after=after, limit=limit)
 
     async def list_runs(
         self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
     ) -> shapes.RunPage:
         await self.check_owner(chat_id)
         load = partial(self._records.list_runs, chat_id)
-        items, older, newer = await answers.load_page(load, before=before, after=after, limit=limit)
-        return shapes.RunPage(items=items, next=older, previous=newer)
+        return await answers.load_page(shapes.RunPage, load, before=before, after=after, limit=limit)
 
     async def get_run(self, chat_id: str, run_id: str) -> RunTree:
         await self.check_owner(chat_id)

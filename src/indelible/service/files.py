@@ -31,7 +31,6 @@ from indelible.errors import Invalid, NotFound, StoredFileNotFound
 from indelible.files.byte_store import CHUNK_BYTES, split_chunks
 from indelible.files.store import FileStore
 from indelible.ids import is_id
-from indelible.service.answers import split_page
 from indelible.store.outcome import IdempotencyKey
 from indelible.store.shares import ShareStore
 
@@ -73,8 +72,8 @@ class LocalFiles:
         if cursor is not None and not is_id(cursor):
             raise Invalid("cursor: must be the `next` of the previous page.")
         found = await self._files.list_files(await self._get_user_id(), before=cursor, limit=limit + 1)
-        items, last = split_page(found, limit)
-        return FilePage(items=items, next=None if last is None else last.id)
+        items = found[:limit]
+        return FilePage(items=items, next=items[-1].id if len(found) > limit else None)
 
     async def find_grant(self, file_id: str, link: Link | None = None) -> FileGrant:
         """What lets this user open the file, or whoever has this link to one of the user's chats. Raises `NotFound`."""
