@@ -34,19 +34,10 @@ from indelible.api.inputs import ChatChanges, Interruption
 from indelible.content import Block, Message, Reasoning, ReasoningDelta, TextDelta, ToolCall, ToolResult, encode
 from indelible.errors import Invalid
 from indelible.ids import new_id
+from indelible.server.compat import requests
 from indelible.server.compat.openai import PREFIX, RunningUsage, answer_failure, find_model_name
 from indelible.server.compat.openai_items import check_objects, make_result, read_content
 from indelible.server.compat.projection import PartHandlers, TurnProjection, answer_stream, collect
-from indelible.server.compat.requests import (
-    FunctionTool,
-    ToolRequest,
-    WireBody,
-    continue_with,
-    divide,
-    join_neighbours,
-    read_body,
-    read_file,
-)
 from indelible.server.router import HEADER, Router
 from indelible.server.state import Reads, ReadyState, Writes, answer_json
 from indelible.service.turns import TurnService, TurnSettings, TurnStart
@@ -145,11 +136,11 @@ def _show_call(call: dict[str, Any]) -> dict[str, Any]:
     return {"id": call["id"], "type": "function", "function": function}
 
 
-class CompletionFunction(FunctionTool, kw_only=True):
+class CompletionFunction(requests.FunctionTool, kw_only=True):
     type: str = "function"
 
 
-class CompletionTool(WireBody, kw_only=True):
+class CompletionTool(requests.WireBody, kw_only=True):
     """A tool of another type has no function; it is left out, as in Responses."""
 
     type: str = "function"
@@ -160,12 +151,12 @@ class CompletionTool(WireBody, kw_only=True):
         if self.type == "function" and self.function is None:
             raise ValueError("a tool of type function needs its function")
 
-    def to_tool(self) -> FunctionTool:
+    def to_tool(self) -> requests.FunctionTool:
         named = self.function or CompletionFunction(name=str((self.custom or {}).get("name") or ""))
         return replace(named, type=self.type)
 
 
-class CompletionRequest(ToolRequest, kw_only=True):
+class CompletionRequest(requests.ToolRequest, kw_only=True):
     off: ClassVar = {
         "n": [1],
         "logprobs": [False],
@@ -205,7 +196,7 @@ class CompletionRequest(ToolRequest, kw_only=True):
         return TurnSettings(model=self.model, system=system, parameters=parameters, tools=self.to_specs())
 
     @property
-    def declared(self) -> list[FunctionTool]:
+    def declared(self) -> list[requests.FunctionTool]:
         return [tool.to_tool() for tool in self.tools or ()]
 
 
@@ -218,7 +209,7 @@ def _read_format(given: dict[str, Any] | None) -> dict[str, Any] | None:
 
 def read_messages(given: Sequence[dict[str, Any]]) -> list[Message]:
     """The messages of the request."""
-    return join_neighbours([_read_message(message) for message in given])
+    return requests.join_neighbours([_read_message(message) for message in given])
 
 
 def _read_message(given: dict[str, Any]) -> Message:
@@ -267,7 +258,7 @@ def _read_parts(content: Any) -> list[Block]:
 def _read_part(part: dict[str, Any]) -> list[Block]:
     kind, body = part.get("type"), part.get(str(part.get("type")))
     if kind == "image_url" and isinstance(body, dict) and isinstance(body.get("url"), str):
-        return [read_file(body["url"], media_type=None if body["url"].startswith("data:") else "image/png")]
+        return [requests.read_file(body["url"], media_type=None if body["url"].startswith("data:") else "image/png")]
     if kind == "file" and isinstance(body, dict):
         return read_content([{"type": "input_file", **body}])
     return read_content([part])
@@ -286,7 +277,7 @@ async def create_completion(
     x_indelible_chat: Annotated[str | None, HEADER] = None,
 ) -> Response:
     """Create a chat completion: streamed, or when it is complete."""
-    body = await read_body(request, CompletionRequest)
+    body = await requests.read_body(request, CompletionRequest)
     body.model = await find_model_name(service, body.model)
     if body.stream:
         state.feed_slots.check(await service.get_user_id())
@@ -328,13 +319,13 @@ async def _start(
 ) -> TurnStart:
     """Go on with the chat of this name, or begin it. Without a name, begin one."""
     chat_id = new_id("chat") if name is None else await conversations.find_chat_id(name)
-    system, given = divide(messages)
+    system, given = requests.divide(messages)
     settings = body.to_settings(system)
     if name is None or not await conversations.exists(chat_id):
         return await conversations.create(chat_id, given, settings)
     if given.progress and (await conversations.get_status(chat_id)).status == "requires_action":
         awaited = {call.id for call in (await conversations.service.get_chat(chat_id)).action.calls}  # type: ignore[union-attr]
-        results: list[ToolResult] = continue_with(given.progress).results
+        results: list[ToolResult] = requests.continue_with(given.progress).results
         wanted = [result for result in results if result.call_id in awaited]
         return await conversations.submit(chat_id, wanted, settings=settings.to_patch(given_only=True))
     if given.progress:
