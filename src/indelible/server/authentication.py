@@ -326,17 +326,9 @@ class Authenticator:
             return None
         if account.disabled or account.id == self._app.owner_id:  # the first admin's name is not the proxy's to give
             return None
-        return self._remember(
-            key,
-            Identity(
-                user_id=account.id,
-                user=account.name,
-                role=account.role,
-                how="proxy",
-                key=CredentialKey("user", account.id),
-            ),
-            changes,
-        )
+        row = CredentialKey("user", account.id)
+        found = Identity(user_id=account.id, user=account.name, role=account.role, how="proxy", key=row)
+        return self._remember(key, found, changes)
 
     def _recall(self, key: bytes) -> Identity | None:
         found = self._remembered.get(key)

@@ -149,8 +149,7 @@ def answer_download(request: Request, files: LocalFiles, grant: FileGrant) -> Re
     status = 200 if part is None else 206
     if is_head(request.scope):
         return Response(status_code=status, headers=headers)
-    chunks = _read(files, grant, start, stop)
-    return _Download(chunks, status_code=status, headers=headers)
+    return _Download(files.read_granted(grant, start, stop), status_code=status, headers=headers)
 
 
 @router.get("/files/{file_id}/preview", **SENDS_PICTURE)
@@ -181,12 +180,6 @@ def _is_known(request: Request, etag: str) -> bool:
     """Whether the client has this version already."""
     given = request.headers.get("if-none-match", "")
     return given == "*" or etag in [known.strip().removeprefix("W/") for known in given.split(",")]
-
-
-async def _read(files: LocalFiles, grant: FileGrant, start: int, stop: int) -> AsyncGenerator[bytes, None]:
-    async with files.open_granted(grant, start=start, stop=stop) as chunks:
-        async for chunk in chunks:
-            yield chunk
 
 
 class _Download(StreamingResponse):

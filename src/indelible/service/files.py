@@ -19,7 +19,7 @@ shows.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -98,15 +98,11 @@ class LocalFiles:
     async def open_file(
         self, file_id: str, *, start: int = 0, stop: int | None = None
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        async with self.open_granted(await self.find_grant(file_id), start=start, stop=stop) as chunks:
+        async with aclosing(self.read_granted(await self.find_grant(file_id), start, stop)) as chunks:
             yield chunks
 
-    @asynccontextmanager
-    async def open_granted(
-        self, grant: FileGrant, *, start: int = 0, stop: int | None = None
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
-        async with aclosing(self._files.read_file(grant.file.id, start=start, stop=stop)) as chunks:  # type: ignore[type-var]
-            yield chunks
+    def read_granted(self, grant: FileGrant, start: int, stop: int | None) -> AsyncGenerator[bytes, None]:
+        return self._files.read_file(grant.file.id, start=start, stop=stop)
 
     async def load_preview(self, file_id: str) -> bytes:
         return await self.load_granted_preview(await self.find_grant(file_id))
