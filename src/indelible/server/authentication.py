@@ -66,72 +66,15 @@ GUESSES: Final = 30
 _PER_S: Final = 0.5
 _MAX_LOOKUPS: Final = 4
 MAX_IN_LINE: Final = 8
+COOKIE: Final = "indelible_session"
+"""The session's cookie on plain http; see `name_cookie`."""
+REMEMBERED_S: Final = 2.0
+_MAX_REMEMBERED: Final = 10_000
+LONG_TOKEN: Final = 20
+"""A token in the settings with fewer characters can be guessed by who may try often."""
 
 
-class Guesses:
-    """One per process."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._left = TokenBuckets(_PER_S, GUESSES, monotonic=clock.monotonic)
-        self._lookups = asyncio.Semaphore(_MAX_LOOKUPS)
-        self._lines: dict[str, _Line] = {}
-
-    async def find(
-        self,
-        address: str,
-        load: Callable[[], Awaitable[T | None]],
-        *,
-        compare: Callable[[], Awaitable[T | None]] | None = None,
-    ) -> T | None:
-        """What `compare` finds, which compares with a secret that can be guessed, or else `load`.
-
-        If both find nothing, that was a guess. Raises `RateLimited` if the address had none left.
-        """
-        network = name_network(address)
-        if self._left.acquire(network):
-            async with self._lookups:
-                found = await load()
-            if found is None and compare is not None and await self._wait_for_turn(network):
-                found = await compare()
-            if found is None:
-                raise RateLimited("Too many failed logins from this address. Wait a minute.", retry_after_s=60)
-            return found
-        is_wrong = False
-        try:
-            found = None if compare is None else await compare()
-            if found is None:
-                is_wrong = compare is not None  # that was a guess, even if the database fails now
-                found = await load()
-                is_wrong = found is None
-        finally:
-            if not is_wrong:  # valid, or the database failed
-                self._left.give_back(network)
-        return found
-
-    async def _wait_for_turn(self, network: str) -> bool:
-        """Wait until this address may guess again. False: too many wait already."""
-        line = self._lines.setdefault(network, _Line())
-        if line.length >= MAX_IN_LINE:
-            return False
-        line.length += 1
-        try:
-            async with line.first:
-                while wait_s := self._left.acquire(network):
-                    await self._clock.sleep(wait_s)
-        finally:
-            line.length -= 1
-            if not line.length:
-                del self._lines[network]
-        return True
-
-
-class _Line:
-    """Who waits at one address, in order."""
-
-    def __init__(self) -> None:
-        self.length = 0
-        self.first = asyncio.Lock()
+# --- proxies ---
 
 
 class Proxies:
@@ -208,12 +151,7 @@ def split_path(scope: Scope, base_path: str) -> str:
     return path
 
 
-COOKIE: Final = "indelible_session"
-"""The session's cookie on plain http; see `name_cookie`."""
-REMEMBERED_S: Final = 2.0
-_MAX_REMEMBERED: Final = 10_000
-LONG_TOKEN: Final = 20
-"""A token in the settings with fewer characters can be guessed by who may try often."""
+# --- logins ---
 
 
 def needs_login(settings: Settings) -> bool:
@@ -373,3 +311,72 @@ def read_cookie(headers: Headers, wanted: str) -> str | None:
         if name == wanted and value:
             return value
     return None
+
+
+# --- wrong tokens ---
+
+
+class Guesses:
+    """One per process."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._left = TokenBuckets(_PER_S, GUESSES, monotonic=clock.monotonic)
+        self._lookups = asyncio.Semaphore(_MAX_LOOKUPS)
+        self._lines: dict[str, _Line] = {}
+
+    async def find(
+        self,
+        address: str,
+        load: Callable[[], Awaitable[T | None]],
+        *,
+        compare: Callable[[], Awaitable[T | None]] | None = None,
+    ) -> T | None:
+        """What `compare` finds, which compares with a secret that can be guessed, or else `load`.
+
+        If both find nothing, that was a guess. Raises `RateLimited` if the address had none left.
+        """
+        network = name_network(address)
+        if self._left.acquire(network):
+            async with self._lookups:
+                found = await load()
+            if found is None and compare is not None and await self._wait_for_turn(network):
+                found = await compare()
+            if found is None:
+                raise RateLimited("Too many failed logins from this address. Wait a minute.", retry_after_s=60)
+            return found
+        is_wrong = False
+        try:
+            found = None if compare is None else await compare()
+            if found is None:
+                is_wrong = compare is not None  # that was a guess, even if the database fails now
+                found = await load()
+                is_wrong = found is None
+        finally:
+            if not is_wrong:  # valid, or the database failed
+                self._left.give_back(network)
+        return found
+
+    async def _wait_for_turn(self, network: str) -> bool:
+        """Wait until this address may guess again. False: too many wait already."""
+        line = self._lines.setdefault(network, _Line())
+        if line.length >= MAX_IN_LINE:
+            return False
+        line.length += 1
+        try:
+            async with line.first:
+                while wait_s := self._left.acquire(network):
+                    await self._clock.sleep(wait_s)
+        finally:
+            line.length -= 1
+            if not line.length:
+                del self._lines[network]
+        return True
+
+
+class _Line:
+    """Who waits at one address, in order."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.first = asyncio.Lock()

@@ -39,9 +39,31 @@ from indelible.server.router import Router
 from indelible.server.state import Reads, answer_json
 from indelible.service.chats import LocalService
 
+PREFIX: Final = "/v1"
+_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_CODES: Final = {
+    "invalid": None,
+    "bad_request": None,
+    "unauthorized": "invalid_api_key",
+    "not_allowed": "conversation_locked",
+    "too_many": "rate_limit_exceeded",
+}
+_STATUSES: Final = {
+    "rate_limit": 429,
+    "usage_limit": 429,
+    "overloaded": 503,
+    "timeout": 504,
+    "context_overflow": 400,
+    "content_filter": 400,
+    "config": 400,
+}
+MAX_ITEMS: Final = 100
 _RESPONSE: Final = re.compile(rf"resp_({ULID})([1-9][0-9]{{0,15}})")
 _CONVERSATION: Final = re.compile(rf"conv_({ULID})")
 _ITEM: Final = re.compile(rf"[a-z]{{2,4}}_({ULID})(?:([1-9][0-9]{{0,15}})_([0-9]{{1,6}})|({ULID})([0-9]{{2,6}}))")
+
+
+# --- names ---
 
 
 class ResponseName(NamedTuple):
@@ -106,15 +128,7 @@ def read_conversation_name(text: str) -> str:
     return f"chat_{found[1]}"
 
 
-_STATUSES: Final = {
-    "rate_limit": 429,
-    "usage_limit": 429,
-    "overloaded": 503,
-    "timeout": 504,
-    "context_overflow": 400,
-    "content_filter": 400,
-    "config": 400,
-}
+# --- failures and refusals by name ---
 
 
 class RefusedByName(Invalid):
@@ -149,7 +163,7 @@ def answer_failure(error: dict[str, Any] | None) -> Response:
     return answer
 
 
-MAX_ITEMS: Final = 100
+# --- pages and usage ---
 
 
 def show_page(items: Sequence[dict[str, Any]], *, limit: int, after: str | None, order: str) -> dict[str, Any]:
@@ -213,15 +227,7 @@ class RunningUsage:
         }
 
 
-PREFIX: Final = "/v1"
-_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-_CODES: Final = {
-    "invalid": None,
-    "bad_request": None,
-    "unauthorized": "invalid_api_key",
-    "not_allowed": "conversation_locked",
-    "too_many": "rate_limit_exceeded",
-}
+# --- problems as errors ---
 
 
 class OpenAIErrors:
@@ -283,6 +289,8 @@ def _is_problem(start: Message) -> bool:
     named: dict[bytes, bytes] = dict(start.get("headers", ()))
     return named.get(b"content-type", b"").startswith(MEDIA_TYPE.encode())
 
+
+# --- models ---
 
 router = Router(prefix=PREFIX)
 
