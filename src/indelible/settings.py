@@ -129,7 +129,8 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, toml_file=FILE, extra="forbid", frozen=True)
 
     model: Name = Field(
-        "demo", description="The default model: `demo`, which needs no key, or `provider:NAME` as in docs/models.md."
+        "demo",
+        description="The default model: `demo`, which needs no key, or `provider:NAME` as in docs/models.md.",
     )
     models: Names = Field([], description="Further models that users can choose. No others may use the API keys.")
     chain_models: Names = Field(
@@ -156,7 +157,8 @@ class Settings(BaseSettings):
     )
     port: Port = Field(8000, description="The port to listen on; 0 picks a free one.")
     token: Secret = Field(
-        "", description="The first admin's token: 20 characters or more. With it, a login is needed on loopback too."
+        "",
+        description="The first admin's token: 20 characters or more. With it, a login is needed on loopback too.",
     )
 
     hosts: Names = Field(
@@ -209,7 +211,8 @@ class Settings(BaseSettings):
     head_timeout_s: Duration = Field(10, description="How long a connection may take to send them.")
     body_timeout_s: Duration = Field(60, description="How long a request may take to send its body.")
     user_max_feeds: Count = Field(
-        1_000, description="Maximum number of feeds that one user may have open; further ones are refused."
+        1_000,
+        description="Maximum number of feeds that one user may have open; further ones are refused.",
     )
     completions_on_disconnect: OnDisconnect = Field(
         "finish",

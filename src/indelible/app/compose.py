@@ -150,7 +150,13 @@ async def open_app(
 
 
 def _check_arguments(
-    database: object, model: object, models: object, *, tools: object, client_tools: object, settings: object
+    database: object,
+    model: object,
+    models: object,
+    *,
+    tools: object,
+    client_tools: object,
+    settings: object,
 ) -> None:
     """A mistake in the arguments is reported here, not in the first reply, and not as a file with an odd name."""
     if not isinstance(database, str | os.PathLike | None):

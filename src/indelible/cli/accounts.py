@@ -166,7 +166,10 @@ def create(
     scope: Annotated[
         list[str] | None,
         typer.Option(
-            "--scope", metavar="read|write|admin", help="What it may do. Repeatable.", show_default="read and write"
+            "--scope",
+            metavar="read|write|admin",
+            help="What it may do. Repeatable.",
+            show_default="read and write",
         ),
     ] = None,
     expires: Annotated[

@@ -64,7 +64,11 @@ def chats() -> None:
 
 @chats_app.command("list")
 def list_all(
-    *, limit: LimitOption = 20, json: JsonOption = False, database: DatabaseOption = None, server: ServerOption = None
+    *,
+    limit: LimitOption = 20,
+    json: JsonOption = False,
+    database: DatabaseOption = None,
+    server: ServerOption = None,
 ) -> None:
     """List chats, pinned first, then most recently updated first.
 

@@ -154,7 +154,9 @@ Examples:
 _SHELLS: Final = ("bash", "zsh", "fish")
 
 
-def completion(shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", help="The shell.")]) -> None:
+def completion(
+    shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", help="The shell.")],
+) -> None:
     """Print the script that makes a shell complete commands and options."""
     if shell not in _SHELLS:
         raise UsageMistake(f"Unknown shell {shell!r}. Choose {', '.join(_SHELLS[:-1])} or {_SHELLS[-1]}.")

@@ -98,7 +98,8 @@ SeedOption = Annotated[
     int | None, typer.Option("--seed", metavar="NUMBER", help="Make the demo model choose different words.")
 ]
 LogFormatOption = Annotated[
-    str | None, typer.Option("--log-format", metavar="text|json", help="Format of the log.", show_default="text")
+    str | None,
+    typer.Option("--log-format", metavar="text|json", help="Format of the log.", show_default="text"),
 ]
 LogLevelOption = Annotated[
     str | None,

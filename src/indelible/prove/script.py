@@ -107,7 +107,11 @@ _KINDS: Final[tuple[Kind, ...]] = ("text", "picture", "other")
 _WEIGHTS: Final = (5, 4, 1)
 _SUFFIXES: Final[dict[Kind, str]] = {"text": "txt", "picture": "png", "other": "bin"}
 
-_TYPES: Final[dict[Kind, str]] = {"text": "text/plain", "picture": "image/png", "other": "application/octet-stream"}
+_TYPES: Final[dict[Kind, str]] = {
+    "text": "text/plain",
+    "picture": "image/png",
+    "other": "application/octet-stream",
+}
 
 _OTHER_BYTES: Final = (300_000, 600_000)
 """More than a chunk (`CHUNK_BYTES`), so that an upload can die between two of them."""

@@ -77,7 +77,11 @@ class Attachments:
 
         def upload() -> Awaitable[StoredFile]:
             return self._files.upload(
-                self._owner_id, _split(data), name=file.name or "file", hint=file.media_type, announced_bytes=len(data)
+                self._owner_id,
+                _split(data),
+                name=file.name or "file",
+                hint=file.media_type,
+                announced_bytes=len(data),
             )
 
         try:

@@ -208,7 +208,10 @@ async def ask_once(
     model: Model, instruction: str, text: str, *, scope: CancelScope, clock: Clock, limits: ReplyLimits
 ) -> str:
     """The text that the model answers. Raises `ModelFailed`, and the scope's error if it was cancelled."""
-    prompt = [PromptMessage(role="system", blocks=[Text(instruction)]), PromptMessage(role="user", blocks=[Text(text)])]
+    prompt = [
+        PromptMessage(role="system", blocks=[Text(instruction)]),
+        PromptMessage(role="user", blocks=[Text(text)]),
+    ]
     attempt = Attempt(
         model,
         Call(messages=prompt),

@@ -147,7 +147,10 @@ def _describe_holder(handle: int, path: Path) -> DatabaseInUse:
     )
     if _held.get(path) == os.getpid():  # the number in the file may be that of a process in another container
         what = f"{path} is in use by this program. Use the app that has it open, or open it with worker=False."
-    return DatabaseInUse(what, server_url=url if os.fstat(handle).st_uid == os.geteuid() else None)
+    return DatabaseInUse(
+        what,
+        server_url=url if os.fstat(handle).st_uid == os.geteuid() else None,
+    )
 
 
 def _read_holder(handle: int) -> tuple[str, str | None]:

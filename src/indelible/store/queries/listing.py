@@ -45,7 +45,10 @@ _COLUMNS: Final = """
     c.id, c.title, c.model, c.labels, c.pinned, c.archived, c.debug, c.seq, c.created_at, c.updated_at,
     c.usage, c.cost_nanousd, c.replied_seq > c.last_read_seq AS unread
     """
-_ORDER: Final = {False: "c.pinned DESC, c.updated_at DESC, c.id DESC", True: "c.pinned ASC, c.updated_at ASC, c.id ASC"}
+_ORDER: Final = {
+    False: "c.pinned DESC, c.updated_at DESC, c.id DESC",
+    True: "c.pinned ASC, c.updated_at ASC, c.id ASC",
+}
 
 
 class ListCursor(msgspec.Struct, frozen=True, array_like=True):
@@ -91,7 +94,12 @@ async def list_chats(
 
 
 async def load_summaries(
-    transaction: Transaction, chat_ids: Sequence[str], owner_id: str, wanted: ChatFilter, *, lease_timeout_s: float
+    transaction: Transaction,
+    chat_ids: Sequence[str],
+    owner_id: str,
+    wanted: ChatFilter,
+    *,
+    lease_timeout_s: float,
 ) -> dict[str, ChatSummary]:
     """The lines of those of these chats that the user has and the filter lets through."""
     dialect = transaction.dialect

@@ -37,7 +37,11 @@ class SimulatedProvider:
     """See the module header. `require_key`: requests with another key, or with none, are rejected."""
 
     def __init__(
-        self, model: Model | Sequence[Script], faults: Iterable[Fault | None] = (), *, require_key: str | None = None
+        self,
+        model: Model | Sequence[Script],
+        faults: Iterable[Fault | None] = (),
+        *,
+        require_key: str | None = None,
     ) -> None:
         scripted: Model = ScriptedModel(model) if isinstance(model, Sequence) else model
         self.url = ""

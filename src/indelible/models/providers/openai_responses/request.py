@@ -37,7 +37,10 @@ CUSTOM_INPUT: Final = "input"
 """The one argument of a custom tool, whose input is plain text, not JSON."""
 
 _REASONS: Final = re.compile(r"(?:.*[/:])?(?:o[1-9]|gpt-(?:[5-9]|\d\d)|codex)(?!.*-chat)", re.IGNORECASE)
-_HELD_RESULTS: Final = {"file_search": "file_search_call.results", "code_interpreter": "code_interpreter_call.outputs"}
+_HELD_RESULTS: Final = {
+    "file_search": "file_search_call.results",
+    "code_interpreter": "code_interpreter_call.outputs",
+}
 """Tools whose results the provider sends only on request."""
 
 _CHOICES: Final = frozenset({"auto", "none", "required"})
