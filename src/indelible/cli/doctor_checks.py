@@ -34,7 +34,7 @@ from indelible.store.database.address import Address, describe, parse_address
 from indelible.store.database.errors import DatabaseUnusable
 from indelible.store.database.migrate import HEAD, load_revision, open_database, refuse_unknown
 from indelible.store.database.transaction import Database, Transaction
-from indelible.store.queries.likeness import find_likeness
+from indelible.store.queries.listing import find_likeness
 from indelible.tracing import ENDPOINTS
 
 _ACTIVE: Final = "SELECT name FROM users WHERE disabled_at IS NULL"

@@ -32,7 +32,7 @@ from indelible.api.operations import PREFIX
 from indelible.clock import Clock, SystemClock
 from indelible.content import encode
 from indelible.errors import REFUSALS, IndelibleError, Invalid, NotAllowed, NotFound, Refused
-from indelible.files.byte_store import CHUNK_BYTES
+from indelible.files.bytes import CHUNK_BYTES
 from indelible.models.http.sse import EventTooLarge, SseDecoder
 
 T = TypeVar("T")

@@ -16,8 +16,6 @@ Must stay true: readers get every step once and in order, wherever the rows came
 no query (tests/feed/test_channel.py); a hint costs no query for the position (tests/feed/test_hints.py); a snapshot and
 the steps after its position are the whole chat, everything exactly once, and both raise `NotFound` for a deleted chat
 (tests/feed/test_resume.py).
-
-feed.py calls channels; reader.py bounds the cost of a slow reader.
 """
 
 from __future__ import annotations

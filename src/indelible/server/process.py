@@ -39,8 +39,7 @@ from typing import Final
 import uvicorn
 
 from indelible.app.compose import open_app
-from indelible.concurrency.forks import closed_in_children
-from indelible.concurrency.tasks import count_abandoned
+from indelible.concurrency.tasks import closed_in_children, count_abandoned
 from indelible.errors import IndelibleError
 from indelible.loopback import is_loopback
 from indelible.server.app import Server

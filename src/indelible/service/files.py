@@ -28,7 +28,7 @@ from indelible.api.inputs import OpenChunks
 from indelible.api.operations import FileApi
 from indelible.api.shapes import FilePage, Link, StoredFile
 from indelible.errors import Invalid, NotFound, StoredFileNotFound
-from indelible.files.byte_store import CHUNK_BYTES, split_chunks
+from indelible.files.bytes import CHUNK_BYTES, split_chunks
 from indelible.files.store import FileStore
 from indelible.ids import is_id
 from indelible.store.outcome import IdempotencyKey
