@@ -111,7 +111,6 @@ LogLevelOption = Annotated[
     ),
 ]
 
-
 _OTHER_VARIABLES: Final = [
     "INDELIBLE_URL",
     "INDELIBLE_FORBID_MODEL_CALLS",

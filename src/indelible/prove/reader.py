@@ -29,7 +29,6 @@ from indelible.client.client import RemoteService
 from indelible.errors import IndelibleError
 
 _COMPARED_FIELDS: Final = ("id", "parent_id", "role", "blocks", "partial", "reason", "continues", "model")
-
 _DIFFERS_BY_TIME: Final = frozenset({"queue"})
 """Of a queue event: what still waits at the time of reading."""
 

@@ -19,19 +19,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, Literal
 
-from indelible.api.inputs import (
-    BranchTarget,
-    Content,
-    CreateChat,
-    EditedMessage,
-    Fork,
-    IfBusy,
-    Interruption,
-    NewMessage,
-    TurnRequest,
-    declare_tools,
-    to_blocks,
-)
+from indelible.api import inputs
 from indelible.api.operations import FileApi
 from indelible.api.shapes import Accepted
 from indelible.client.client import RemoteService
@@ -175,7 +163,7 @@ class MessageSender:
         wish = draw_wish(self._chance, number=self._next_number, may_ask=may_ask, files=files)
         return wish.to_text(), self.draw_model()
 
-    async def attach(self, text: str) -> Content:
+    async def attach(self, text: str) -> inputs.Content:
         """The message with its files, which are uploaded now."""
         wish = Wish.parse(text)
         if wish is None or not wish.files:
@@ -187,9 +175,9 @@ class MessageSender:
         """One of the models, or none: then it is up to the chat or to the message."""
         return self._chance.choice(self._models) if self._models and self._chance.random() < _OWN_MODEL else None
 
-    async def send(self, chat_id: str, deeds: Deeds, if_busy: IfBusy, *, may_ask: bool = True) -> Accepted:
+    async def send(self, chat_id: str, deeds: Deeds, if_busy: inputs.IfBusy, *, may_ask: bool = True) -> Accepted:
         text, model = self.draw(may_ask=may_ask)
-        message = NewMessage(content=to_blocks(await self.attach(text)), if_busy=if_busy, model=model)
+        message = inputs.NewMessage(content=inputs.to_blocks(await self.attach(text)), if_busy=if_busy, model=model)
         accepted = await self._client.send(chat_id, message)
         self.note(deeds, text, model)
         return accepted
@@ -213,7 +201,6 @@ def name_model(name: str) -> str:
 ActionName = Literal["stop", "interrupt", "steer", "promote", "edit", "regenerate", "branch", "fork", "resume"]
 MEANWHILE: Final[tuple[ActionName, ...]] = ("stop", "interrupt", "steer", "promote", "edit", "regenerate")
 AT_REST: Final[tuple[ActionName, ...]] = ("branch", "fork", "resume", "edit", "regenerate")
-
 _NEAR: Final = 8
 """How far back a user usually looks for something to edit or to regenerate."""
 
@@ -257,7 +244,7 @@ class UserActions:
         self._deeds.count(action)
         await self._actions[action]()
 
-    async def send(self, if_busy: IfBusy) -> None:
+    async def send(self, if_busy: inputs.IfBusy) -> None:
         await self._sender.send(self._user.chat_id, self._deeds, if_busy)
 
     async def listen(self, *, rows: int) -> None:
@@ -303,7 +290,7 @@ class UserActions:
         if target is None:
             return
         self._deeds.edits += 1
-        message = EditedMessage(content=to_blocks(await self._sender.attach(text)), model=model)
+        message = inputs.EditedMessage(content=inputs.to_blocks(await self._sender.attach(text)), model=model)
         await self._client.edit(self._user.chat_id, target.id, message)
         self._sender.note(self._deeds, text, model)
         if model is None and target.text in self._deeds.models:
@@ -316,7 +303,7 @@ class UserActions:
         self._deeds.edits += 1
         self._deeds.again += 1
         model = self._sender.draw_model()
-        accepted = await self._client.regenerate(self._user.chat_id, target.id, TurnRequest(model=model))
+        accepted = await self._client.regenerate(self._user.chat_id, target.id, inputs.TurnRequest(model=model))
         self._note_model(accepted, model)
 
     # --- at rest ---
@@ -324,7 +311,7 @@ class UserActions:
     async def _branch(self) -> None:
         target = self._choose("user", "assistant", "tool", "notice", near=False)
         if target is not None:
-            place = BranchTarget(message_id=target.id, exact=self._chance.random() < 0.5)
+            place = inputs.BranchTarget(message_id=target.id, exact=self._chance.random() < 0.5)
             await self._client.switch_branch(self._user.chat_id, place)
 
     async def _fork(self) -> None:
@@ -332,7 +319,7 @@ class UserActions:
         target = self._choose("user", "assistant", "tool", "notice", near=False)
         if target is None or len(self._user.forks) >= _FORKS_AT_MOST:
             return
-        forked = await self._client.fork_chat(self._user.chat_id, Fork(message_id=target.id))
+        forked = await self._client.fork_chat(self._user.chat_id, inputs.Fork(message_id=target.id))
         deeds = Deeds()
         self._user.forks[forked.id] = deeds
         path = [message for message in self._reader.transcript.list_ancestors(target.id) if message.role == "user"]
@@ -348,11 +335,11 @@ class UserActions:
         self._deeds.again += 1
         model = self._sender.draw_model()
         resume = self._client.retry if last.role == "user" else self._client.continue_
-        accepted = await resume(self._user.chat_id, TurnRequest(model=model))
+        accepted = await resume(self._user.chat_id, inputs.TurnRequest(model=model))
         self._note_model(accepted, model)
         if self._chance.random() < _STOPPED_AGAIN:
             self._deeds.stops += 1
-            await self._client.interrupt(self._user.chat_id, Interruption(turn=accepted.turn))
+            await self._client.interrupt(self._user.chat_id, inputs.Interruption(turn=accepted.turn))
 
     def _note_model(self, accepted: Accepted, model: str | None) -> None:
         if model is not None and accepted.turn is not None:
@@ -409,9 +396,11 @@ class SimulatedUser:
         """Open the chat with a first message."""
         text, _ = self.sender.draw(may_ask=True)
         model = self.sender.default_model
-        tools = declare_tools(CLIENT_TOOLS) if self.sender.knows_replies else None
-        message = to_blocks(await self.sender.attach(text))
-        created = await self._client.create_chat(CreateChat(message=message, model=model, title="Proof", tools=tools))
+        tools = inputs.declare_tools(CLIENT_TOOLS) if self.sender.knows_replies else None
+        message = inputs.to_blocks(await self.sender.attach(text))
+        created = await self._client.create_chat(
+            inputs.CreateChat(message=message, model=model, title="Proof", tools=tools)
+        )
         self.chat_id = created.id
         self.sender.note(self.deeds, text, model)
 
@@ -446,4 +435,4 @@ class SimulatedUser:
         turn_id = reader.transcript.turn_id
         if turn_id is not None:
             self.deeds.stops += 1
-            await self._client.interrupt(self.chat_id, Interruption(turn=turn_id))
+            await self._client.interrupt(self.chat_id, inputs.Interruption(turn=turn_id))

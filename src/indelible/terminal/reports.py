@@ -102,8 +102,6 @@ def align(rows: Sequence[tuple[str, ...]], *, right: int = 0) -> list[str]:
 
 
 LISTED: Final = 20
-
-
 _NO_CHATS: Final = "There are no chats yet. Start one with: indelible chat"
 
 

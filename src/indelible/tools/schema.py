@@ -41,7 +41,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import ErrorDetails, from_json
 
 from indelible.content.unicode import clean_text
-from indelible.tools.output import render_output
+from indelible.tools.output import BadArguments, render_output
 
 _MAX_PROBLEMS: Final = 20
 _MAX_PROBLEM_CHARACTERS: Final = 1000
@@ -60,10 +60,6 @@ _JSON_NAMES: Final[Mapping[type, str]] = {
     bool: "a boolean",
     type(None): "null",
 }
-
-
-class BadArguments(ValueError):
-    """The model's arguments are invalid. The text is for the model: the field and the problem."""
 
 
 class Arguments(Protocol):
@@ -337,8 +333,6 @@ def _to_line(text: str) -> str:
 
 
 _HEADING: Final = re.compile(r"(Args|Arguments|Parameters):\s*")
-
-
 _ENTRY: Final = re.compile(r"\s+(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
 
 

@@ -52,7 +52,6 @@ from indelible.models.protocol import PromptMessage
 
 CUT_REMARK: Final = "(Your last message was cut off at this point.)"
 NEXT_REMARK: Final = "(Your last message was complete. Please go on.)"
-
 _NEVER_LAST: Final = frozenset({"anthropic"})
 """Providers that reject a conversation that ends with an assistant message."""
 

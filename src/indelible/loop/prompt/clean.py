@@ -247,11 +247,7 @@ def _is_encodable(value: Any) -> bool:
 
 
 UNKNOWN_NAME: Final = "unknown_tool"
-
-
 UNKNOWN_ID: Final = "call"
-
-
 _ILLEGAL_IN_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -262,8 +258,6 @@ class _Limits(msgspec.Struct, frozen=True):
 
 
 _ANTHROPIC: Final = _Limits(re.compile(r"[^a-zA-Z0-9_-]"), max_id_chars=sys.maxsize, max_name_chars=128)
-
-
 _OPENAI: Final = _Limits(re.compile(r"[^!-~]"), max_id_chars=40, max_name_chars=64)
 
 

@@ -32,19 +32,16 @@ from indelible.models.profile import Profile
 from indelible.models.protocol import Call, Parameters, PromptMessage
 
 Json = dict[str, Any]
-
 _PATH: Final = "/v1/messages"
 _BINDING: Final = "thinking-binding-controls-2026-08-01"
 _VERSION: Final = "2023-06-01"
 _EPHEMERAL: Final = {"type": "ephemeral"}
-
 _LEVELS: Final = {"minimal": "low"}
 """Efforts that have another name at Anthropic."""
 
 _BUDGETS: Final = {"low": 2048, "medium": 8192, "high": 16_384, "xhigh": 32_768, "max": 32_768}
 _MIN_BUDGET: Final = 1024
 _MIN_TOP_P_THINKING: Final = 0.95
-
 _IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 _TEXTUAL: Final = frozenset({"application/json", "application/xml", "application/yaml", "application/toml"})
 _MAX_TITLE_CHARS: Final = 200
