@@ -73,7 +73,7 @@ def count_replies(evidence: Sequence[Evidence]) -> dict[str, int]:
 def count_actions(evidence: Sequence[Evidence]) -> dict[str, int]:
     total: Counter[str] = Counter()
     for one in evidence:
-        total.update(one.deeds.counts)
+        total.update(one.log.counts)
     return dict(total)
 
 

@@ -36,7 +36,7 @@ from indelible.prove.report import Report, count_actions, count_replies
 from indelible.prove.script import find_reply
 from indelible.prove.servers import Orders, run_servers
 from indelible.prove.tools import SAFE_TOOLS, ToolRun, read_notebook
-from indelible.prove.user import HABITS, ActionName
+from indelible.prove.user import ACTIONS, ActionName
 from indelible.settings import Settings
 from indelible.store.database.address import describe, parse_address
 from indelible.store.database.migrate import migrate, open_database
@@ -54,7 +54,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What to do. The default database is a new SQLite file. `seconds` ends the killing earlier.
 
     `files`: where the servers store files, a value of that setting. `drain_s`: how long a server that gets SIGTERM lets
-    its replies end. `habits`: what users do besides sending, and `rounds`: how often at least.
+    its replies end. `actions`: what users do besides sending, and `rounds`: how often at least.
     `retry_for_s`: how long after the last kill, and after the leases that it left, a reply may take. `replay_s`: how
     long after that the readers may take to see the end of it.
     """
@@ -68,7 +68,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     drain_s: float = 0.0
     files: str = DATABASE
     ways: tuple[Way, ...] = WAYS
-    habits: tuple[ActionName, ...] = HABITS
+    actions: tuple[ActionName, ...] = ACTIONS
     rounds: int = 0
     prepare: Callable[[], None] | None = None
     retry_for_s: float = 120.0
@@ -127,7 +127,7 @@ async def _run_plan(plan: Plan, orders: Orders, on_kill: Callable[[int], None]) 
             chats=plan.chats,
             seed=plan.seed,
             models=provider.models,
-            habits=plan.habits,
+            actions=plan.actions,
             rounds=plan.rounds,
         ) as population,
     ):
@@ -167,7 +167,7 @@ async def _run_plan(plan: Plan, orders: Orders, on_kill: Callable[[int], None]) 
 
 
 def _check_outputs(provider: ProofProvider, runs: Sequence[ToolRun], evidence: Sequence[Evidence]) -> list[Fault]:
-    answered = {note for one in evidence for notes in one.deeds.submitted.values() for note in notes}
+    answered = {note for one in evidence for notes in one.log.submitted.values() for note in notes}
     results = [result.block for one in evidence for result in one.stored.results]
     unknown = {str(block.get("output", "")) for block in results if block.get("outcome") == "unknown"}
     return check_outputs(provider.prompts.outputs, {run.note: run.name for run in runs}, answered, unknown)
@@ -192,7 +192,7 @@ async def prove_server(url: str, *, seed: int, chats: int, seconds: float, token
 
 def _end_after(seconds: float | None, population: Population) -> Callable[[], bool]:
     ends_s = None if seconds is None else time.monotonic() + seconds
-    return lambda: population.is_disappointed or (ends_s is not None and time.monotonic() > ends_s)
+    return lambda: population.has_broken_promise or (ends_s is not None and time.monotonic() > ends_s)
 
 
 def _judge(

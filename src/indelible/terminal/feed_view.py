@@ -29,14 +29,13 @@ from typing import Any, Final
 import msgspec
 
 from indelible import content
-from indelible.api.events import FeedEvent, LiveReply
+from indelible.api.events import BUSY, FeedEvent, LiveReply
 from indelible.api.shapes import Accepted
 from indelible.app.app import User
 from indelible.app.chat import Chat
 from indelible.clock import Clock
 from indelible.feed import Cursors
 
-BUSY: Final = frozenset({"pending", "running", "interrupting"})
 _SHOWN_TURNS: Final = 3
 _CONTINUED_AFTER: Final = frozenset({"crashed", "handed_over", "failed"})
 _JOINED: Final = "joined"
@@ -162,7 +161,7 @@ class FeedView:
             if message.role == "assistant":
                 self._begin_attempt(stage)
                 is_interrupted = _is_continued(message)
-                for part in spell_out(message.blocks, is_open=is_interrupted):
+                for part in to_parts(message.blocks, is_open=is_interrupted):
                     self._show_part(part, stage)
                 if message.reason == "length":
                     stage.show(content.Finish(reason="length"))
@@ -171,7 +170,7 @@ class FeedView:
                 self._show_rest(message, stage)
         if snapshot.live is not None:
             self._begin_attempt(stage)
-            for part in spell_out(snapshot.live.blocks, is_open=True):
+            for part in to_parts(snapshot.live.blocks, is_open=True):
                 self._show_part(part, stage)
             self._started = set()
         if snapshot.retry is not None:
@@ -246,7 +245,7 @@ class ChatSetup:
             await chat.update(system=self.system)
 
 
-def spell_out(blocks: Sequence[content.Block], *, is_open: bool = False) -> Iterator[content.Part]:
+def to_parts(blocks: Sequence[content.Block], *, is_open: bool = False) -> Iterator[content.Part]:
     """Parts that give these blocks; with `is_open` the last one has not ended."""
     for number, block in enumerate(blocks, start=1):
         has_ended = not is_open or number < len(blocks)

@@ -88,7 +88,7 @@ class _Chunk(msgspec.Struct, gc=False):
 _decode_chunk: Final[Callable[[bytes], _Chunk]] = make_decoder(_Chunk)
 
 
-# --- the wire ----------------------------------------------------------------------------
+# --- the wire format ---------------------------------------------------------------------
 
 
 class ChatWire:
