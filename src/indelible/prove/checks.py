@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from indelible.prove.evidence import Evidence, Fault, StoredCopy, UploadLog, describe_difference
 from indelible.prove.model import count_output
-from indelible.prove.reader import ReaderTranscript, SeenMessage, SeenResult, SeenTurn, describe_message
+from indelible.prove.reader import ReaderTranscript, SeenMessage, SeenResult, describe_message
 from indelible.prove.script import Wish, find_key, list_files, make_file
 from indelible.prove.tools import ASK, DRAW, ToolRun, read_report
 
@@ -196,11 +196,8 @@ def _check_notices(evidence: Evidence) -> Iterator[str]:
         wanted = 1 if turn.outcomes == ["interrupted"] else 0
         found = turn.notices.count("stopped")
         if found != wanted and not (turn.gave_way and found == 0):
-            yield f"{turn_id} ended as {_name_outcome(turn)} with the notices {turn.notices}"
-
-
-def _name_outcome(turn: SeenTurn) -> str:
-    return turn.outcomes[0] if turn.outcomes else "nothing"
+            outcome = turn.outcomes[0] if turn.outcomes else "nothing"
+            yield f"{turn_id} ended as {outcome} with the notices {turn.notices}"
 
 
 # --- tree ---

@@ -13,6 +13,7 @@ everything else.
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -146,7 +147,8 @@ async def _run_plan(plan: Plan, orders: Orders, on_kill: Callable[[int], None]) 
             },
             on_kill=on_kill,
         )
-        await injector.kill(plan.kills, is_enough=_end_after(plan.seconds, population))
+        ends_s = math.inf if plan.seconds is None else began_s + plan.seconds
+        await injector.kill(plan.kills, is_enough=lambda: population.has_broken_promise or time.monotonic() > ends_s)
         await population.come_to_rest(at_most_s=plan.retry_for_s + 2 * plan.lease_timeout_s)
         evidence, faults = await population.collect_evidence(at_most_s=plan.replay_s)
         evidence = [await _read_database(database, one) for one in evidence]
@@ -188,11 +190,6 @@ async def prove_server(url: str, *, seed: int, chats: int, seconds: float, token
         if report.is_proof:
             await population.delete_chats()
     return report
-
-
-def _end_after(seconds: float | None, population: Population) -> Callable[[], bool]:
-    ends_s = None if seconds is None else time.monotonic() + seconds
-    return lambda: population.has_broken_promise or (ends_s is not None and time.monotonic() > ends_s)
 
 
 def _judge(

@@ -42,10 +42,6 @@ from indelible.settings import ENV_PREFIX, load_settings
 _PROXY_SUFFIX: Final = "_PROXY"
 
 
-def _do_nothing() -> None:
-    pass
-
-
 class Arming(msgspec.Struct, frozen=True):
     """Die when this point is passed for the `count`-th time."""
 
@@ -65,7 +61,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 0
     settings: dict[str, Any] = {}
     arming: Arming | None = None
-    prepare: Callable[[], None] = _do_nothing
+    prepare: Callable[[], None] = lambda: None
 
     @property
     def notebook(self) -> Path:

@@ -248,7 +248,7 @@ def limit_for(context_tokens: int | None) -> int:
 def cut_text(text: str, limit_bytes: int) -> CutText:
     """Keep the text within the limit, marker included. A limit too small for the marker leaves only that."""
     text = clean_text(text)
-    size_bytes = _count_bytes(text)
+    size_bytes = len(text) if text.isascii() else len(text.encode())  # most large texts are ASCII, and not copied
     if size_bytes <= limit_bytes:
         return CutText(text, 0)
     room = max(0, limit_bytes - len(_mark(size_bytes)))
@@ -263,11 +263,6 @@ def cut_text(text: str, limit_bytes: int) -> CutText:
         tail_start += 1
     missing_bytes = size_bytes - head_end - (len(tail) - tail_start)
     return CutText(head[:head_end].decode() + _mark(missing_bytes) + tail[tail_start:].decode(), missing_bytes)
-
-
-def _count_bytes(text: str) -> int:
-    """The length of its UTF-8. Most large texts are ASCII, which Python knows, so they are not copied for it."""
-    return len(text) if text.isascii() else len(text.encode())
 
 
 def _mark(missing_bytes: int) -> str:

@@ -85,7 +85,8 @@ def _clean_given(blocks: Sequence[Block], *, own: bool) -> Iterator[Block]:
             case File():
                 yield _clean_file(block, own=own)
             case Source():
-                yield from _clean_text(Text(_show_source(block)), own=own)
+                shown = (line for line in (block.title, block.url, block.quote) if line and line.strip())
+                yield from _clean_text(Text("\n".join(shown)), own=own)
             case ToolResult(provider_executed=True):
                 yield describe_orphan(block)
             case ToolResult():
@@ -209,10 +210,6 @@ def _show_output(result: ToolResult) -> str:
     if isinstance(result.output, str):
         return clean_text(result.output)
     return encode(result.output).decode() if _is_encodable(result.output) else clean_text(str(result.output))
-
-
-def _show_source(source: Source) -> str:
-    return "\n".join(line for line in (source.title, source.url, source.quote) if line and line.strip())
 
 
 def _show_file(file: File) -> str:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -182,17 +182,13 @@ def _read_one(error: BaseException) -> Facts:
     description = _describe_error(error)
     message = _get(error, "message")
     return Facts(
-        status=_first_status(numbers) or body.status,
+        status=next(filter(None, map(_as_status, numbers)), body.status),
         codes=(*(to_code(value) for value in own if isinstance(value, str)), *body.codes),
         implied=get_class_kind(error),
         message=body.message or (message if isinstance(message, str) and message else description),
         text=cut_text(f"{cut_text(description)} {body.text}"),
         headers=_lower_names(_get(response, "headers") or _get(error, "headers")),
     )
-
-
-def _first_status(values: Sequence[object]) -> int | None:
-    return next((status for status in map(_as_status, values) if status is not None), None)
 
 
 def _describe_error(error: BaseException) -> str:

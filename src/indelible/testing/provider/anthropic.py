@@ -169,7 +169,7 @@ def _read_block(raw: Any, place: str) -> content.Block:
                 call = content.ToolCall(raw["id"], raw["name"], dialect.encode_json(raw["input"]).decode())
                 return call if kind == "tool_use" else replace(call, provider_executed=True, metadata={"type": kind})
             case "tool_result":
-                output = _join_texts(raw.get("content"))
+                output = dialect.join_texts(raw.get("content"))
                 files, is_error = _read_shown(raw.get("content")), raw.get("is_error") is True
                 return content.ToolResult(raw["tool_use_id"], "", output, is_error=is_error, files=files)
             case str() if kind.endswith(_RESULT):
@@ -188,7 +188,7 @@ def _read_file(raw: dict[str, Any]) -> content.Block:
         case "text":
             return content.File(media_type="text/plain", name=name, data=source["data"].encode())
         case "content":
-            return content.Text(_join_texts(source["content"]))
+            return content.Text(dialect.join_texts(source["content"]))
         case "file":
             return content.File(media_type="application/octet-stream", name=name, file_id=source["file_id"])
         case _:
@@ -201,13 +201,6 @@ def _read_shown(given: Any) -> list[content.File]:
     blocks = given if isinstance(given, list) else []
     files = [_read_file(block) for block in blocks if block.get("type") in _SHOWN]
     return [file for file in files if isinstance(file, content.File)]
-
-
-def _join_texts(given: Any) -> str:
-    """The text of a tool's result, which is a string or a list of blocks."""
-    if not isinstance(given, list):
-        return given or ""
-    return "".join(block.get("text", f"[{block.get('type')}]") for block in given)
 
 
 def _read_tool(raw: dict[str, Any]) -> content.ToolSpec:

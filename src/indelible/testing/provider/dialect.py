@@ -256,6 +256,13 @@ class Transcript:
             self.messages.append(PromptMessage(role=role, blocks=[block], cache=cache))
 
 
+def join_texts(given: Any) -> str:
+    """The text of a tool's result, which is a string or a list of blocks."""
+    if not isinstance(given, list):
+        return given or ""
+    return "".join(block.get("text", f"[{block.get('type')}]") for block in given)
+
+
 def read_file(url: str, *, name: str | None = None, media_type: str = "image/*") -> content.File:
     """A file from its URL, which may be a data URL."""
     head, comma, data = url.partition(",")

@@ -106,7 +106,7 @@ def _read_item(transcript: dialect.Transcript, item: Any, place: str) -> None:
                 transcript.add("assistant", ToolCall(item["call_id"], item["name"], arguments))
             case "function_call_output" | "custom_tool_call_output":
                 output, files = item["output"], _read_shown(item["output"], place)
-                transcript.add("tool", ToolResult(item["call_id"], "", _join_texts(output), files=files))
+                transcript.add("tool", ToolResult(item["call_id"], "", dialect.join_texts(output), files=files))
             case str() if kind.endswith("_call") or kind == "mcp_list_tools":
                 name = item.get("name") or kind.removesuffix("_call")
                 call = ToolCall(item["id"], name, provider_executed=True, standalone=True, metadata={"item": item})
@@ -160,12 +160,6 @@ def _read_reasoning(item: dict[str, Any]) -> Reasoning:
     text = "\n\n".join(part["text"] for part in item["summary"])
     kept = {"id": item.get("id"), "encrypted_content": item.get("encrypted_content")}
     return Reasoning(text=text, metadata={name: value for name, value in kept.items() if value} or None)
-
-
-def _join_texts(output: Any) -> str:
-    if not isinstance(output, list):
-        return output or ""
-    return "".join(part.get("text", f"[{part.get('type')}]") for part in output)
 
 
 def _read_tool(raw: dict[str, Any]) -> ToolSpec:

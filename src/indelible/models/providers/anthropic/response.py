@@ -226,7 +226,9 @@ class AnthropicReader:
             case "redacted_thinking":
                 parts = self._emit_redacted(body)
             case "container_upload":
-                parts = (_describe_upload(body),)
+                # It exists only in the provider's container, and its id is not one of ours.
+                name = _read_text(body, "file_id")
+                parts = (content.File(media_type="application/octet-stream", name=name, metadata=body),)
             case _ if kind.endswith("tool_use"):
                 block = _CallBlock(body, kind=kind, spare_id=f"call_{self._give_id()}")
                 self._names[block.id] = block.name
@@ -409,11 +411,6 @@ class _SilentBlock:
 
     def stop(self) -> Sequence[content.Part]:
         return _ALIVE
-
-
-def _describe_upload(body: content.Metadata) -> content.File:
-    """A file in the provider's container. It exists only there, and its id is not one of ours."""
-    return content.File(media_type="application/octet-stream", name=_read_text(body, "file_id"), metadata=body)
 
 
 # --- reading JSON that may be anything ---------------------------------------------------

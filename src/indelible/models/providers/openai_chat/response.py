@@ -233,8 +233,9 @@ class ChatReader:
         elif delta.reasoning and isinstance(delta.reasoning, str):
             self._add_reasoning(delta.reasoning, "reasoning", parts)
         elif delta.reasoning_details:
-            for text in _list_thoughts(delta.reasoning_details):
-                self._add_reasoning(text, None, parts)
+            for detail in list_dicts(delta.reasoning_details):
+                for text in filter(None, (_get_text(detail, key) for key in THOUGHTS)):
+                    self._add_reasoning(text, None, parts)
         if delta.reasoning_details and self._keeps_details:
             self._details.add(delta.reasoning_details)
         if delta.content:
@@ -335,11 +336,6 @@ def _list_texts(value: Any) -> list[str]:
     """The texts in a string, or in a list of strings and of `{"text": …}`."""
     items = value if isinstance(value, list) else [value]
     texts = (item if isinstance(item, str) else _get_text(item, "text") for item in items)
-    return [text for text in texts if text]
-
-
-def _list_thoughts(details: Any) -> list[str]:
-    texts = (_get_text(detail, key) for detail in list_dicts(details) for key in THOUGHTS)
     return [text for text in texts if text]
 
 

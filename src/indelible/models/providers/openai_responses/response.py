@@ -271,7 +271,8 @@ class ResponsesReader:
         opened = () if index in self._items else self._open_item(index, item)
         if index not in self._items:  # it is emitted in one piece, or not at all
             self._note_end(index)
-        own_call = self._own_calls.get(get_text(item, "call_id") or "") if _is_answer(item) else None
+        is_answer = (get_text(item, "type") or "").endswith("_output")  # to one of the provider's own calls
+        own_call = self._own_calls.get(get_text(item, "call_id") or "") if is_answer else None
         answered = items.read_results(own_call, item) if own_call is not None else ()
         return [*opened, *self._finish_item(index, item), *answered]
 
@@ -450,8 +451,3 @@ def _fail(response: Item) -> ModelFailed:
 def _get_count(counts: object, name: str) -> int:
     value = counts.get(name) if isinstance(counts, dict) else None
     return value if isinstance(value, int) and 0 < value <= MAX_TOKENS else 0
-
-
-def _is_answer(item: Item) -> bool:
-    """Whether this item is the result of one of the provider's own calls."""
-    return (get_text(item, "type") or "").endswith("_output")
