@@ -42,6 +42,10 @@ from indelible.settings import ENV_PREFIX, load_settings
 _PROXY_SUFFIX: Final = "_PROXY"
 
 
+def _do_nothing() -> None:
+    """No lambda: orders are pickled."""
+
+
 class Arming(msgspec.Struct, frozen=True):
     """Die when this point is passed for the `count`-th time."""
 
@@ -61,7 +65,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 0
     settings: dict[str, Any] = {}
     arming: Arming | None = None
-    prepare: Callable[[], None] = lambda: None
+    prepare: Callable[[], None] = _do_nothing
 
     @property
     def notebook(self) -> Path:
