@@ -66,12 +66,9 @@ def list_all(
     """
     opened = options.open_to_read(server=server, database=database)
 
-    from indelible.terminal.reports import list_chats, to_json
+    from indelible.terminal.reports import list_chats
 
-    async def load(user: User) -> Iterable[str]:
-        return [to_json(await user.chats(limit=limit))] if json else await list_chats(user, limit=limit)
-
-    options.print_lines(opened, load)
+    options.print_lines(opened, lambda user: list_chats(user, limit=limit, as_json=json))
 
 
 @chats_app.command()
@@ -104,14 +101,9 @@ def search(
         raise options.UsageMistake("There are no words to search for. Example: indelible chats search lighthouse")
     opened = options.open_to_read(server=server, database=database)
 
-    from indelible.terminal.reports import search_chats, to_json
+    from indelible.terminal.reports import search_chats
 
-    async def load(user: User) -> Iterable[str]:
-        if json:
-            return [to_json(await user.chats(search=query, limit=limit))]
-        return await search_chats(user, query, limit=limit)
-
-    options.print_lines(opened, load)
+    options.print_lines(opened, lambda user: search_chats(user, query, limit=limit, as_json=json))
 
 
 @chats_app.command("export")
@@ -242,10 +234,10 @@ def usage(
 
     from indelible.terminal.reports import load_usage
 
-    async def load(opener: User) -> Iterable[str]:
-        return await load_usage(opener, since=first, until=last, of=user, by_user=by_user, as_json=json)
-
-    options.print_lines(opened, load)
+    options.print_lines(
+        opened,
+        lambda opener: load_usage(opener, since=first, until=last, of=user, by_user=by_user, as_json=json),
+    )
 
 
 def _parse_day(text: str | None, option: str) -> date | None:

@@ -260,29 +260,23 @@ class Turn:
             if isinstance(plan, RejectCall):
                 await self._reject(step, plan)
         step.awaiting = [plan.call for _, plan in open_plans if isinstance(plan, DeferToClient)]
+        # Without a ledger, starts and results are published in turn, like other parts.
+        has_ledger = getattr(self._host.record, "__func__", None) is not host.TurnHost.record
+        keeps_files = getattr(self._host.keep_file, "__func__", None) is not host.TurnHost.keep_file
         runner = ToolRunner(
             turn_id=self._setup.turn_id,
             step=step.index,
             scope=self._scope,
             publish=lambda part: self._publish(step, part),
-            record=(lambda part, call: self._record(step, part, call)) if self._host_records else None,
+            record=(lambda part, call: self._record(step, part, call)) if has_ledger else None,
             limits=options.tool_limits,
             result_limit_bytes=limit_for(self._setup.context_limit),
             clock=options.clock,
             metrics=options.metrics,
-            keep_file=self._host.keep_file if self._host_keeps_files else None,
+            keep_file=self._host.keep_file if keeps_files else None,
             hide=options.hide_secrets,
         )
         await runner.run([(at, plan) for at, plan in open_plans if isinstance(plan, RunHere)])
-
-    @property
-    def _host_records(self) -> bool:
-        """Whether the host writes a ledger. Without one, starts and results are published in turn, like other parts."""
-        return getattr(self._host.record, "__func__", None) is not host.TurnHost.record
-
-    @property
-    def _host_keeps_files(self) -> bool:
-        return getattr(self._host.keep_file, "__func__", None) is not host.TurnHost.keep_file
 
     def _plan_calls(self, step: Step, calls: list[ToolCall]) -> list[ToolPlan]:
         """A plan for each call. Of those that another worker started, only the idempotent ones run again (P5).

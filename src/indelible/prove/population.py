@@ -29,10 +29,10 @@ from indelible.client.client import RemoteService
 from indelible.client.http_transport import HttpTransport
 from indelible.content import ToolResult
 from indelible.errors import IndelibleError, Invalid, NotAllowed
-from indelible.prove.evidence import BranchVisit, Evidence, Fault, StoredCopy, UploadLog, UserLog
+from indelible.prove.evidence import BranchVisit, Evidence, Fault, UploadLog, UserLog
 from indelible.prove.model import read_note
 from indelible.prove.reader import SimulatedReader
-from indelible.prove.user import ACTIONS, ActionName, SimulatedUser, delete_files, load_copies, upload_unused
+from indelible.prove.user import ACTIONS, ActionName, SimulatedUser, delete_files, upload_unused
 
 _TWICE: Final = 0.3
 _LATE: Final = 0.2
@@ -313,10 +313,6 @@ class Population:
                 raise answer
         evidence = [one for answer in collected if not isinstance(answer, BaseException) for one in answer]
         return evidence, faults
-
-    async def load_copies(self) -> list[StoredCopy]:
-        """Every file of the users, as the server has it now."""
-        return await load_copies(self.members[0].client)
 
     async def visit_branches(self, evidence: Sequence[Evidence]) -> list[Evidence]:
         """The same, with what every branch shows. The readers are gone by then: they would be told of each visit."""

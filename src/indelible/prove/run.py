@@ -37,7 +37,7 @@ from indelible.prove.report import Report, count_actions, count_replies
 from indelible.prove.script import find_reply
 from indelible.prove.servers import Orders, run_servers
 from indelible.prove.tools import SAFE_TOOLS, ToolRun, read_notebook
-from indelible.prove.user import ACTIONS, ActionName
+from indelible.prove.user import ACTIONS, ActionName, load_copies
 from indelible.settings import Settings
 from indelible.store.database.address import describe, parse_address
 from indelible.store.database.migrate import migrate, open_database
@@ -156,7 +156,7 @@ async def _run_plan(plan: Plan, orders: Orders, on_kill: Callable[[int], None]) 
         runs = read_notebook(orders.notebook)
         faults += [*check_effects(runs, evidence, safe=SAFE_TOOLS), *map(Fault, injector.faults)]
         faults += [*map(Fault, provider.prompts.faults), *_check_outputs(provider, runs, evidence)]
-        faults += check_files(population.uploads, await population.load_copies(), runs, evidence)
+        faults += check_files(population.uploads, await load_copies(population.members[0].client), runs, evidence)
         faults += map(Fault, await find_row_faults(database, find_directory(plan.files)))
         counts: dict[str, Any] = {"kills": dict(injector.kills), "seconds": time.monotonic() - began_s}
         counts |= {"tool_runs": len(runs), "uploads": population.uploads.count()}

@@ -20,11 +20,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import msgspec
 from msgspec.structs import replace
 
 from indelible import content
-from indelible.errors import ModelFailed
 from indelible.models.protocol import Call, CallOptions, PromptMessage
 from indelible.testing.provider import dialect
 from indelible.testing.provider.faults import Refusal, find_anthropic_type, refuse_as_anthropic, show_anthropic
@@ -48,6 +46,8 @@ class AnthropicDialect:
     name = "anthropic"
     path = "/v1/messages"
     reply_prefix = "msg_"
+    refuse_failure = staticmethod(refuse_as_anthropic)
+    show = staticmethod(show_anthropic)
 
     def find_key(self, headers: Mapping[str, str]) -> str | None:
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
@@ -97,12 +97,6 @@ class AnthropicDialect:
 
     def refuse(self, status: int, message: str) -> Refusal:
         return Refusal(message, status=status, type=find_anthropic_type(status))
-
-    def refuse_failure(self, failure: ModelFailed) -> Refusal:
-        return refuse_as_anthropic(failure)
-
-    def show(self, refusal: Refusal, request_id: str) -> dict[str, Any]:
-        return show_anthropic(refusal, request_id)
 
     def open_reply(self, parsed: dialect.ParsedRequest, id: str) -> dialect.ReplyWriter:
         return AnthropicReply(model=parsed.model, id=id)
@@ -392,7 +386,7 @@ class AnthropicReply:
     def _stop(self, block: _Block) -> bytes:
         whole = "".join(block.pieces)
         if block.field == "partial_json":
-            block.body["input"] = _read_object(whole)
+            block.body["input"] = dialect.read_object(whole)
         else:
             block.body[block.field] = whole
         return dialect.write_event({"type": "content_block_stop", "index": block.index}, "content_block_stop")
@@ -439,10 +433,3 @@ def _show_citation(source: content.Source) -> dict[str, Any]:
         shown |= {"type": "char_location", "document_title": source.title, "document_index": 0}
         shown |= {"start_char_index": 0, "end_char_index": len(source.quote or "")}
     return shown | (source.metadata or {})
-
-
-def _read_object(arguments: str) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(arguments, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeEncodeError):
-        return {}

@@ -224,6 +224,14 @@ def encode_json(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
+def read_object(arguments: str) -> dict[str, Any]:
+    """The arguments of a call; empty if they are no JSON object."""
+    try:
+        return msgspec.json.decode(arguments, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeEncodeError):
+        return {}
+
+
 def write_event(data: Any, name: str | None = None) -> bytes:
     """One event with this JSON as its data."""
     if name is None:

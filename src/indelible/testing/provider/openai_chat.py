@@ -14,13 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from indelible import content
-from indelible.errors import ModelFailed
 from indelible.models.protocol import Call, CallOptions
 from indelible.testing.provider import dialect
 from indelible.testing.provider.faults import Refusal, find_openai_type, refuse_as_openai, show_openai
 
 
 class OpenAI:
+    refuse_failure = staticmethod(refuse_as_openai)
+
     def find_key(self, headers: Mapping[str, str]) -> str | None:
         return headers.get("authorization", "").removeprefix("Bearer ") or None
 
@@ -32,9 +33,6 @@ class OpenAI:
     def refuse(self, status: int, message: str) -> Refusal:
         type_, code = find_openai_type(status)
         return Refusal(message, status=status, type=type_, code=code)
-
-    def refuse_failure(self, failure: ModelFailed) -> Refusal:
-        return refuse_as_openai(failure)
 
     def show(self, refusal: Refusal, request_id: str) -> dict[str, Any]:  # noqa: ARG002  (sent in a header)
         return show_openai(refusal)

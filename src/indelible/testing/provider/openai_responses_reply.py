@@ -18,10 +18,8 @@ import base64
 from collections.abc import Generator, Iterator
 from typing import Any, Final
 
-import msgspec
-
 from indelible import content
-from indelible.testing.provider.dialect import CREATED_AT, PartOrder, encode_json, write_event
+from indelible.testing.provider.dialect import CREATED_AT, PartOrder, encode_json, read_object, write_event
 from indelible.testing.provider.faults import Refusal
 from indelible.testing.provider.openai_chat import locate_quote
 
@@ -61,7 +59,7 @@ class OwnCall:
             yield "mcp_call_arguments.done", {"arguments": self._arguments}
             return
         if self._kind == "code_interpreter_call":
-            code = self._read_arguments().get("code", "")
+            code = read_object(self._arguments).get("code", "")
             yield "code_interpreter_call_code.delta", {"delta": code}
             yield "code_interpreter_call_code.done", {"code": code}
         yield f"{self._kind}.{_BUILT_IN[self._name]}", {}
@@ -78,7 +76,7 @@ class OwnCall:
 
     def _describe(self, result: content.ToolResult | None) -> dict[str, Any]:
         output = result.output if result is not None else None
-        arguments = self._read_arguments()
+        arguments = read_object(self._arguments)
         match self._kind:
             case "web_search_call":
                 sources = [{"type": "url", "url": page["url"]} for page in _list_objects(output) if "url" in page]
@@ -97,12 +95,6 @@ class OwnCall:
                 error = {"type": "mcp_tool_execution_error", "content": _show(output)} if failed else None
                 outcome = {"output": None if failed or result is None else _show(output), "error": error}
                 return {"server_label": "simulated", "name": self._name, "arguments": self._arguments, **outcome}
-
-    def _read_arguments(self) -> dict[str, Any]:
-        try:
-            return msgspec.json.decode(self._arguments, type=dict[str, Any])
-        except (msgspec.MsgspecError, UnicodeEncodeError):
-            return {}
 
 
 def _list_objects(output: Any) -> list[dict[str, Any]]:
