@@ -13,6 +13,8 @@ import base64
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from indelible import content
 from indelible.models.protocol import Call, CallOptions
 from indelible.testing.provider import dialect
@@ -197,14 +199,11 @@ _DONE: Final = b"data: [DONE]\n\n"
 _FINGERPRINT: Final = "fp_simulated"
 
 
-class _Call:
-    __slots__ = ("arguments", "id", "index", "name")
-
-    def __init__(self, index: int, id: str, name: str) -> None:
-        self.index = index
-        self.id = id
-        self.name = name
-        self.arguments: list[str] = []
+class _Call(msgspec.Struct):
+    index: int
+    id: str
+    name: str
+    arguments: list[str] = []
 
     def show(self, arguments: str) -> dict[str, Any]:
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": arguments}}

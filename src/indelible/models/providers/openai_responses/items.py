@@ -24,39 +24,30 @@ _ARGUMENTS: Final = ("action", "queries", "code", "revised_prompt", "server_labe
 _RESULTS: Final = ("results", "outputs", "output", "result")
 
 
-class OpenText:
+class OpenText(msgspec.Struct):
     """One text of a message: what was emitted of it, and how many sources."""
 
-    __slots__ = ("content_index", "emitted", "id", "output_index", "sources")
-
-    def __init__(self, id_: str, output_index: int, content_index: int) -> None:
-        self.id = id_
-        self.output_index = output_index
-        self.content_index = content_index
-        self.emitted: list[str] = []
-        self.sources = 0
+    id: str
+    output_index: int
+    content_index: int
+    emitted: list[str] = []
+    sources: int = 0
 
     def emit(self, delta: str) -> content.TextDelta:
         self.emitted.append(delta)
         return content.TextDelta(self.id, delta)
 
 
-class OpenMessage:
-    __slots__ = ("texts",)
-
-    def __init__(self) -> None:
-        self.texts: dict[int, OpenText] = {}
+class OpenMessage(msgspec.Struct):
+    texts: dict[int, OpenText] = {}
 
 
-class OpenThought:
+class OpenThought(msgspec.Struct):
     """Reasoning: a summary in parts or the text itself, with a blank line between parts."""
 
-    __slots__ = ("emitted", "id", "part")
-
-    def __init__(self, id_: str) -> None:
-        self.id = id_
-        self.emitted: dict[tuple[str, int], list[str]] = {}
-        self.part: tuple[str, int] | None = None
+    id: str
+    emitted: dict[tuple[str, int], list[str]] = {}
+    part: tuple[str, int] | None = None
 
     def emit(self, part: tuple[str, int], delta: str) -> content.ReasoningDelta:
         self.emitted.setdefault(part, []).append(delta)
@@ -74,17 +65,14 @@ class OpenThought:
         yield content.ReasoningEnd(self.id, metadata=kept if all(kept.values()) and is_whole(item) else None)
 
 
-class OpenCall:
+class OpenCall(msgspec.Struct):
     """A call, local or the provider's own. `wrapped_in` names the argument that its plain text becomes."""
 
-    __slots__ = ("emitted", "id", "name", "own", "wrapped_in")
-
-    def __init__(self, id_: str, name: str, *, own: bool, wrapped_in: str | None) -> None:
-        self.id = id_
-        self.name = name
-        self.own = own
-        self.wrapped_in = wrapped_in
-        self.emitted: list[str] = []
+    id: str
+    name: str
+    own: bool
+    wrapped_in: str | None
+    emitted: list[str] = []
 
     def emit(self, delta: str) -> content.ToolInputDelta:
         if self.wrapped_in is not None:
