@@ -68,7 +68,7 @@ def serve(
     from indelible.tracing import traces_exported
 
     with options.logging_as(settings), traces_exported():
-        found, theirs = options.load_named_tools(tools, settings), options.load_client_tools(client_tools)
+        found, theirs = options.load_named_tools(tools, settings), options.load_tools(client_tools, "--client-tools")
         server = Server(
             settings, tools=found, client_tools=theirs, worker=not no_worker, offers_login=sys.stdout.isatty()
         )
@@ -130,7 +130,7 @@ def worker(
 
     with options.logging_as(settings), traces_exported():
         found = options.load_named_tools(tools, settings)
-        theirs = options.load_client_tools(client_tools)
+        theirs = options.load_tools(client_tools, "--client-tools")
         details = options.describe_process(settings, tools=len(found) + len(theirs))
         if port is None:
             on_ready = partial(options.print_ready, settings, "Indelible's worker is ready", **details)
