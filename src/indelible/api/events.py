@@ -25,7 +25,7 @@ import msgspec
 
 from indelible.api.shapes import ChatNow, LiveBlocks
 from indelible.content import Part
-from indelible.machine.states import IfBusy
+from indelible.machine import states
 
 EventKind = Literal[
     "snapshot",
@@ -47,6 +47,8 @@ ListEventKind = Literal["chats", "chat_changed", "chat_removed"]
 """Events of a user's list of chats (feed/chat_list.py). They have no cursor, and are not replayed."""
 EndReason = Literal["shutdown", "deleted", "slow"]
 KINDS: Final[tuple[EventKind, ...]] = get_args(EventKind)
+BUSY: Final = frozenset({"pending", *(status.value for status in states.BUSY)})
+"""The statuses of a chat with a running reply, as people see them. pending: it waits for a worker that is alive."""
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -100,7 +102,7 @@ class ShownQueued(msgspec.Struct, frozen=True, kw_only=True):
     """A message in the queue."""
 
     id: str
-    if_busy: IfBusy
+    if_busy: states.IfBusy
     blocks: msgspec.Raw
     model: str | None
     created_at: datetime

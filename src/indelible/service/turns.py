@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from indelible.api.events import Position
+from indelible.api.events import BUSY, Position
 from indelible.api.inputs import EditedMessage, IfBusy, NewMessage, TurnRequest, to_blocks
 from indelible.api.shapes import Accepted, ChatMessage
 from indelible.content import Block, Message, ToolResult, ToolSpec, encode
@@ -51,7 +51,6 @@ from indelible.store.queries.turn_facts import TurnFacts
 
 _QUEUED: Final = "Messages are queued behind a reply that failed. Retry it or delete them, on the page or with /api/v1."
 _CHAT_ID: Final = re.compile(f"chat_{ULID}")
-_BUSY: Final = ("running", "interrupting", "pending")
 _EVENTS_AT_ONCE: Final = 100
 PATH_AT_ONCE: Final = 200
 
@@ -244,10 +243,10 @@ class TurnService:
         try:
             return await self._continue(chat_id, commands.Send(), message, patch=settings, fork=fork)
         except NotAllowed as refused:
-            if refused.state not in _BUSY:
+            if refused.state not in BUSY:
                 raise
             state = await self.service.get_status(chat_id)
-            detail = "Another response of this conversation is running." if state in _BUSY else _QUEUED
+            detail = "Another response of this conversation is running." if state in BUSY else _QUEUED
             raise NotAllowed(command=refused.command, state=state, detail=detail) from refused
 
     async def submit(
@@ -352,7 +351,7 @@ class TurnService:
         """The start of the turn that runs; None if none does. It may have waited for results meanwhile."""
         await self._check_owner(chat_id)
         now = await self._store.status(chat_id)
-        if now.status not in _BUSY or now.turn_id is None:
+        if now.status not in BUSY or now.turn_id is None:
             return None
         first, seq, answered = now.seq, now.seq, 0
         while seq > 0:
