@@ -163,6 +163,20 @@ def recover_outcome(result: ToolResult) -> ToolResult:
     return replace(result, outcome=outcome, reason=reason)
 
 
+def pop_note(metadata: Metadata) -> dict[str, Any] | None:
+    """Remove what an earlier version noted here about a request, with the owner's instructions, and return it.
+
+    Of a note of the AI SDK its id of the message stays, as `ui_id`. As `recover_outcome`, for nothing else.
+    """
+    note = metadata.get("request")
+    if not isinstance(note, dict) or not ("response" in note or "ui_id" in note):
+        return None
+    del metadata["request"]
+    if "ui_id" in note:
+        metadata["ui_id"] = note["ui_id"]
+    return note
+
+
 class Source(Value, tag="source", frozen=True):
     """A source of the reply: a page, a document, a passage."""
 

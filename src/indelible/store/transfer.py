@@ -34,7 +34,7 @@ from indelible.content import (
     decode_blocks,
     encode,
 )
-from indelible.content.blocks import recover_outcome
+from indelible.content.blocks import pop_note, recover_outcome
 from indelible.content.messages import extract_title
 from indelible.errors import ChatNotFound, Invalid, NotFound
 from indelible.ids import new_id
@@ -49,7 +49,7 @@ from indelible.store.queries.listing import load_summary
 
 FORMAT: Final = "indelible.chat"
 VERSION: Final = 2
-"""Files of version 1 have neither outcomes of tools nor kinds of notices."""
+"""Files of version 1 have neither outcomes of tools nor kinds of notices, and notes about requests in metadata."""
 MAX_MESSAGES: Final = 100_000
 _MOST: Final = 2**46
 """The most tokens, and billionths of a dollar, in one message. The sum over `MAX_MESSAGES` messages still fits."""
@@ -213,7 +213,14 @@ def _recover_outcomes(file: ChatFile) -> ChatFile:
 def _recover_blocks(message: FileMessage) -> list[Block]:
     if message.role == "notice":
         return recover_notice(message.blocks, has_failed=message.error is not None)
-    return [recover_outcome(block) if isinstance(block, ToolResult) else block for block in message.blocks]
+    return [_recover_block(block) for block in message.blocks]
+
+
+def _recover_block(block: Block) -> Block:
+    metadata = dict(block.metadata or {})
+    if pop_note(metadata) is not None:
+        block = replace(block, metadata=metadata or None)
+    return recover_outcome(block) if isinstance(block, ToolResult) else block
 
 
 def _check(file: ChatFile) -> None:

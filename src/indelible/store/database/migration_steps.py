@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from indelible.content import ToolResult, decode_blocks, decode_parts, encode
-from indelible.content.blocks import recover_outcome
+from indelible.content.blocks import pop_note, recover_outcome
 from indelible.content.messages import extract_title
 from indelible.store.commands.change import recover_notice
 from indelible.store.database.transaction import Row, Transaction
@@ -125,11 +125,8 @@ def _pop_notes(blocks: list[Any]) -> Iterator[dict[str, Any]]:
         metadata = block.get("metadata") if isinstance(block, dict) else None
         if not isinstance(metadata, dict):
             continue
-        note = metadata.get("request")
-        if isinstance(note, dict) and ("response" in note or "ui_id" in note):
-            del metadata["request"]
-            if "ui_id" in note:
-                metadata["ui_id"] = note["ui_id"]
+        note = pop_note(metadata)
+        if note is not None:
             if not metadata:
                 del block["metadata"]
             yield note
