@@ -189,7 +189,8 @@ class ToolRunner:
             outcome = await explain_error(error, self._hide)
             if not isinstance(error, BadArguments):
                 self._log_error(record, outcome.error)
-            await self._publish_in_turn(self._measure(answer_unrun(call, "invalid", outcome.text), 0.0))
+            refused = lose_result(call) if call.started else answer_unrun(call, "invalid", outcome.text)
+            await self._publish_in_turn(self._measure(refused, 0.0))
             return
         with span("tool", tool=record.name, call=record.id) as traced:
             await self._record(ToolStarted(call.id, call.name), record)
