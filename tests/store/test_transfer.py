@@ -103,6 +103,23 @@ async def test_results_in_a_file_of_version_1_get_the_outcome_that_their_sentenc
     assert outcomes[2][3:] == [stopped, ("failed", None), ("failed", None)]
 
 
+async def test_what_a_compatible_api_hid_in_a_file_of_version_1_is_not_brought_over(store: Store) -> None:
+    """Migration 0018 takes it out of the stored messages: no guest and no copy may have it. A client's id stays."""
+    old = json.loads((Path(__file__).parent / "old_results.json").read_bytes())["export"]
+    asked = next(message for message in old["messages"] if message["role"] == "user")
+    hidden = [
+        {"request": {"response": {"instructions": "kestrel"}, "settings": "1"}},
+        {"request": {"ui_id": "m-1"}, "mine": 1},
+        {"request": "my own"},
+    ]
+    asked["blocks"] = [{"type": "text", "text": "Hi", "metadata": metadata} for metadata in hidden]
+
+    (brought, *_) = await load_path(store, await bring(store, encode(old | {"version": 1})))
+
+    left = [getattr(block, "metadata", None) for block in brought.blocks]
+    assert left == [None, {"ui_id": "m-1", "mine": 1}, {"request": "my own"}]
+
+
 async def test_an_import_that_is_repeated_makes_one_chat(store: Store, engine: AsyncEngine) -> None:
     chat = await make_tree(store, engine)
     content = encode(await store.export_chat(chat.id))

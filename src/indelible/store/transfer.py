@@ -42,6 +42,7 @@ from indelible.machine.states import Status
 from indelible.store.commands.change import recover_notice
 from indelible.store.commands.fork import insert_copies
 from indelible.store.commands.history import use_files
+from indelible.store.database.migration_steps import pop_note
 from indelible.store.database.transaction import Transaction, to_time, to_utc
 from indelible.store.outcome import Outcome
 from indelible.store.payloads import ChatPatch
@@ -49,7 +50,7 @@ from indelible.store.queries.listing import load_summary
 
 FORMAT: Final = "indelible.chat"
 VERSION: Final = 2
-"""Files of version 1 have neither outcomes of tools nor kinds of notices."""
+"""Files of version 1 have neither outcomes of tools nor kinds of notices, but notes of compatible APIs in metadata."""
 MAX_MESSAGES: Final = 100_000
 _MOST: Final = 2**46
 """The most tokens, and billionths of a dollar, in one message. The sum over `MAX_MESSAGES` messages still fits."""
@@ -213,7 +214,13 @@ def _recover_outcomes(file: ChatFile) -> ChatFile:
 def _recover_blocks(message: FileMessage) -> list[Block]:
     if message.role == "notice":
         return recover_notice(message.blocks, has_failed=message.error is not None)
-    return [recover_outcome(block) if isinstance(block, ToolResult) else block for block in message.blocks]
+    blocks = map(_forget_request, message.blocks)
+    return [recover_outcome(block) if isinstance(block, ToolResult) else block for block in blocks]
+
+
+def _forget_request(block: Block) -> Block:
+    metadata = dict(block.metadata or {})
+    return block if pop_note(metadata) is None else replace(block, metadata=metadata or None)
 
 
 def _check(file: ChatFile) -> None:

@@ -124,16 +124,21 @@ def _pop_notes(blocks: list[Any]) -> Iterator[dict[str, Any]]:
     """Remove the notes from these blocks."""
     for block in blocks:
         metadata = block.get("metadata") if isinstance(block, dict) else None
-        if not isinstance(metadata, dict):
-            continue
-        note = metadata.get("request")
-        if isinstance(note, dict) and ("response" in note or "ui_id" in note):
-            del metadata["request"]
-            if "ui_id" in note:
-                metadata["ui_id"] = note["ui_id"]
+        if isinstance(metadata, dict) and (note := pop_note(metadata)) is not None:
             if not metadata:
                 del block["metadata"]
             yield note
+
+
+def pop_note(metadata: dict[str, Any]) -> dict[str, Any] | None:
+    """Remove the note of a compatible API from a block's metadata, but for the id that a client gave the message."""
+    note = metadata.get("request")
+    if not isinstance(note, dict) or not ("response" in note or "ui_id" in note):
+        return None
+    del metadata["request"]
+    if "ui_id" in note:
+        metadata["ui_id"] = note["ui_id"]
+    return note
 
 
 async def _keep_requests(transaction: Transaction, requests: dict[tuple[str, str], dict[str, Any]]) -> None:
