@@ -86,7 +86,7 @@ def answer_feed(
 
 @router.get(
     "/events",
-    responses={200: {"content": {"text/event-stream": {}}, "description": "Events; see docs/lists.md."}},
+    responses={200: {"content": {"text/event-stream": {}}, "description": "Events; see docs/feed.md."}},
 )
 async def stream_tab(
     request: Request,
