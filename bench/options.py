@@ -3,6 +3,7 @@
 BENCH_FULL=1     the long form: more sizes, five rounds
 BENCH_ROUNDS=3   the number of rounds of `http`; otherwise one, or five in the long form
 BENCH_ONLY=200   only settings of `http` whose name has this in it (a regular expression)
+BENCH_AGAINST=…  the python of another commit's environment, for `against`
 BENCH_OUT=dir    where JSON and pictures go (default: build/bench)
 """
 

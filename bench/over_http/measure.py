@@ -141,11 +141,11 @@ def _measure(
     for round_ in range(ROUNDS):
         for name, contender in contenders.items():
             report(f"{setting.name}: {name}, round {round_ + 1} of {ROUNDS}")
-            figures.setdefault(name, []).append(_measure_once(setting, contender))
+            figures.setdefault(name, []).append(measure_once(setting, contender))
     return figures
 
 
-def _measure_once(setting: Setting, contender: Contender) -> Figure:
+def measure_once(setting: Setting, contender: Contender) -> Figure:
     before_s, database_before_s = count_cpu_s(contender.pid), count_cpu_s(*contender.beside)
     load = run_load(contender, chats=setting.chats, turns_each=setting.turns_each, arrivals=setting.arrivals)
     expected = load.turns * setting.tokens
