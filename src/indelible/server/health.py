@@ -8,8 +8,8 @@ writes at most once a second, and only one check runs at a time.
 
 Metrics for Prometheus: the implementation of `indelible.metrics.Metrics` behind `GET /metrics` (docs/operations.md).
 
-The promises (docs/glossary.md) are counters that stay at zero. Each `PrometheusMetrics` has its own registry unless it is
-given one, so that two servers in one process, or two tests, do not count into each other.
+The promises (docs/glossary.md) are counters that stay at zero. Each `PrometheusMetrics` has its own registry unless it
+is given one, so that two servers in one process, or two tests, do not count into each other.
 
 Labels come from configuration, never from a model's output: a tool name that no tool has is counted as `unknown`, so
 a model cannot grow the number of series. Users can choose model names that need no key, so only the first ones get
