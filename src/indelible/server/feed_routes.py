@@ -81,7 +81,7 @@ def answer_feed(
 
 
 @router.get(
-    "/events", responses={200: {"content": {"text/event-stream": {}}, "description": "Events; see docs/lists.md."}}
+    "/events", responses={200: {"content": {"text/event-stream": {}}, "description": "Events; see docs/feed.md."}}
 )
 async def stream_tab(
     request: Request,

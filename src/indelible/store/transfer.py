@@ -31,7 +31,6 @@ from indelible.machine.states import Status
 from indelible.store.commands.change import recover_notice
 from indelible.store.commands.fork import insert_copies
 from indelible.store.commands.history import use_files
-from indelible.store.database.migration_steps import pop_note
 from indelible.store.database.transaction import Transaction, to_time, to_utc
 from indelible.store.outcome import Outcome
 from indelible.store.payloads import ChatPatch

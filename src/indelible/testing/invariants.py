@@ -1,7 +1,7 @@
 """Whether a stored chat is consistent: its rows, read in one snapshot, and what is wrong with them.
 
 `load_chat` reads all rows of a chat; `find_faults` is pure and describes, in sentences, which promises
-the rows break. It is written from docs/store.md and trusts no writer: neither the machine nor the
+the rows break. It is written from docs/architecture.md and trusts no writer: neither the machine nor the
 store. So it can judge a database after any history: random commands, concurrent writers, a crash.
 
 Must stay true: it finds each of these faults in a chat in which it was made by hand, and none in a chat that only the

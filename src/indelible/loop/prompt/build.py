@@ -17,7 +17,7 @@ An instruction to continue a reply is for that reply only. If its turn ended wit
 something else, the instruction would come right before that question, so it is left out (`find_stale`).
 
 One more thing may be left out. A model that `continues_prefix` continues a reply at the end of the prompt character by
-character; then the stored instruction to continue it is not needed (docs/worker.md).
+character; then the stored instruction to continue it is not needed (docs/architecture.md).
 
 Every local call is answered once, right after the message that made it. Histories have holes: a crash between call and
 result, a client that submits results after the next message, results of two replies in one row, ids that every step

@@ -18,7 +18,7 @@ lower case with underscores.
 Must stay true (tests/models/test_failure_table.py): the rows of rule 2.2; no 4xx other than 408, 409 and 429 becomes
 retryable by its status, code or text, except a broken chain.
 
-A new provider error goes here (docs/adding-a-provider.md). facts.py collects the signals; classify.py weighs them.
+A new provider error goes here (docs/where-things-go.md). facts.py collects the signals; classify.py weighs them.
 """
 
 from __future__ import annotations

@@ -130,17 +130,6 @@ def _pop_notes(blocks: list[Any]) -> Iterator[dict[str, Any]]:
             yield note
 
 
-def pop_note(metadata: dict[str, Any]) -> dict[str, Any] | None:
-    """Remove the note of a compatible API from a block's metadata, but for the id that a client gave the message."""
-    note = metadata.get("request")
-    if not isinstance(note, dict) or not ("response" in note or "ui_id" in note):
-        return None
-    del metadata["request"]
-    if "ui_id" in note:
-        metadata["ui_id"] = note["ui_id"]
-    return note
-
-
 async def _keep_requests(transaction: Transaction, requests: dict[tuple[str, str], dict[str, Any]]) -> None:
     """Put each message's note into the turn whose status follows it. Of two before one status, the later one counts.
 
