@@ -4,8 +4,8 @@ For `/readyz`, reading the database is not enough: on a full disk, or with a fil
 succeeds and every message is refused. So a readiness check also commits a write that changes nothing. Anybody may ask,
 without a token, so it writes at most once a second, and only one check runs at a time.
 
-Behind `GET /metrics` (docs/operations.md) is an `indelible.metrics.Metrics`. The promises (docs/glossary.md) are counters
-that stay at zero. Each `PrometheusMetrics` has its own registry unless it is given one, so that two servers in one
+Behind `GET /metrics` (docs/operations.md) is an `indelible.metrics.Metrics`. The promises (docs/glossary.md) are
+counters that stay at zero. Each `PrometheusMetrics` has its own registry unless it is given one, so that two servers in one
 process, or two tests, do not count into each other. Labels come from configuration, never from a model's output: a tool
 name that no tool has is counted as `unknown`, so a model cannot grow the number of series. Users can choose model names
 that need no key, so only the first ones get labels of their own, and all others are counted as `other`.
