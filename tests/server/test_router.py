@@ -100,6 +100,14 @@ async def stop(name: str, agent: Agent, body: Item | None = None) -> Response:
     return JSONResponse([name, agent, body and body.text])
 
 
+_AS_USUAL = Item(text="as usual")
+
+
+@router.post("/begin/{name}")
+async def begin(name: str, body: Item = _AS_USUAL) -> Response:
+    return JSONResponse([name, body.text])
+
+
 @router.delete("/save/{name}")
 async def remove(name: str) -> None:
     assert name
@@ -189,6 +197,12 @@ async def test_a_body_that_may_be_missing_is_none() -> None:
     for body, headers in ((b"", []), (b"", JSON), (b"null", JSON)):
         assert (await ask("POST", "/api/stop/c", body, headers=headers))[:2] == (200, ["c", "nobody", None])
     assert (await ask("POST", "/api/stop/c", b'{"text":"a"}'))[1] == ["c", "nobody", "a"]
+
+
+async def test_a_body_that_may_be_missing_has_its_default_and_null_is_none() -> None:
+    for body in (b"", b"null"):
+        assert (await ask("POST", "/api/begin/c", body))[:2] == (200, ["c", "as usual"])
+    assert (await ask("POST", "/api/begin/c", b'{"text":"a"}'))[1] == ["c", "a"]
 
 
 async def test_a_function_without_a_result_answers_204_and_another_status_is_its_own() -> None:

@@ -5,10 +5,10 @@ succeeds and every message is refused. So a readiness check also commits a write
 without a token, so it writes at most once a second, and only one check runs at a time.
 
 Behind `GET /metrics` (docs/operations.md) is an `indelible.metrics.Metrics`. The promises (docs/glossary.md) are
-counters that stay at zero. Each `PrometheusMetrics` has its own registry unless it is given one, so that two servers in one
-process, or two tests, do not count into each other. Labels come from configuration, never from a model's output: a tool
-name that no tool has is counted as `unknown`, so a model cannot grow the number of series. Users can choose model names
-that need no key, so only the first ones get labels of their own, and all others are counted as `other`.
+counters that stay at zero. Each `PrometheusMetrics` has its own registry unless it is given one, so that two servers in
+one process, or two tests, do not count into each other. Labels come from configuration, never from a model's output: a
+tool name that no tool has is counted as `unknown`, so a model cannot grow the number of series. Users can choose model
+names that need no key, so only the first ones get labels of their own, and all others are counted as `other`.
 
 Must stay true (tests/server/test_files_and_forks.py): a server that cannot accept messages is not ready.
 (tests/test_metrics.py, tests/server/test_served_metrics.py): the names and labels of docs/operations.md.

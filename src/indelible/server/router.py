@@ -187,7 +187,7 @@ class Route:
             body = await request.body()
         except ClientDisconnect as error:
             raise HTTPException(400, "The request was cut.") from error  # nobody reads it
-        if not body:
+        if not body or (body == b"null" and self.facts.body_default is not Parameter.empty):
             if self.facts.body_default is Parameter.empty:
                 raise Invalid("body: required.")
             return self.facts.body_default
