@@ -15,7 +15,7 @@ from tests.support.running_server import say
 import indelible
 from indelible.content import File, ToolResult
 from indelible.errors import Invalid
-from indelible.files.byte_store import CHUNK_BYTES
+from indelible.files.bytes import CHUNK_BYTES
 from indelible.testing import ScriptedModel, parts
 
 pytestmark = pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from tests.support.s3_server import S3Server
 
+from indelible.app.compose import open_bytes
 from indelible.errors import Invalid, NotFound, StoreFailed
 from indelible.files import bytes as byte_stores
-from indelible.files.byte_store import CHUNK_BYTES, ByteStore
-from indelible.files.bytes import DatabaseBytes, DirectoryBytes, open_bytes
+from indelible.files.bytes import CHUNK_BYTES, ByteStore, DatabaseBytes, DirectoryBytes
 from indelible.files.s3 import Credentials, S3Bytes
 from indelible.ids import new_id
 from indelible.store.database.transaction import Database, Transaction, insert

@@ -21,8 +21,7 @@ from tests.store.driver import OWNER
 
 from indelible.api.shapes import StoredFile
 from indelible.errors import Invalid, NotFound, TooLarge, TooMany, UnsupportedType
-from indelible.files.byte_store import CHUNK_BYTES, FileVariant
-from indelible.files.bytes import DatabaseBytes, DirectoryBytes
+from indelible.files.bytes import CHUNK_BYTES, DatabaseBytes, DirectoryBytes, FileVariant
 from indelible.files.store import FileLimits, FileStore
 from indelible.store.database.transaction import Database, Transaction
 from indelible.store.outcome import IdempotencyKey

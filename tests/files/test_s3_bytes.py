@@ -9,7 +9,7 @@ import pytest
 from tests.support.s3_server import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, S3Server
 
 from indelible.errors import NotFound, StoreFailed
-from indelible.files.byte_store import CHUNK_BYTES
+from indelible.files.bytes import CHUNK_BYTES
 from indelible.files.s3 import Credentials, S3Bytes, read_file
 from indelible.testing import ManualClock
 

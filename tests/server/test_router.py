@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from indelible.content import TOOL_NAME
-from indelible.server.openapi_document import write_document
+from indelible.server.openapi import write_document
 from indelible.server.problems import add_problem_handlers
 from indelible.server.router import HEADER, FromRequest, Router, make_route
 
@@ -88,7 +88,7 @@ async def upload(request: Request, name: Annotated[str, Meta(min_length=1)], siz
     return Found([request.method, name, size])
 
 
-@router.put("/save/{name}")
+@router.route("PUT", "/save/{name}")
 async def save(name: str, body: Item, size: Size) -> Item:
     assert name
     assert size
@@ -105,7 +105,7 @@ async def remove(name: str) -> None:
     assert name
 
 
-@router.put("/save/order")
+@router.route("PUT", "/save/order")
 async def reorder() -> Found:
     return Found(["order"])
 

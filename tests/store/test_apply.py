@@ -10,7 +10,7 @@ from indelible.store.commands.execute import HANDLERS
 
 
 def test_every_effect_has_exactly_one_handler() -> None:
-    parts = (chat.HANDLERS, chat.QUEUE_HANDLERS, history.HANDLERS, turns.HANDLERS)
+    parts = (chat.HANDLERS, history.HANDLERS, turns.HANDLERS)
     handled = Counter(kind for part in parts for kind in part)
     assert set(handled) == set(effects.Effect.__subclasses__()) == set(HANDLERS)
     assert set(handled.values()) == {1}

@@ -12,7 +12,7 @@ from tests.support.engine import begin_read, begin_write, close_databases, get_d
 from indelible.errors import Invalid
 from indelible.store.accounts import AccountStore
 from indelible.store.database.migrate import HEAD, Migrated, migrate
-from indelible.store.queries.likeness import find_likeness, remove_disguise
+from indelible.store.queries.listing import find_likeness, remove_disguise
 from indelible.store.store import Store
 from indelible.testing import ManualClock
 

@@ -31,10 +31,12 @@ from tests.support.waiting import deadline, describe, wait_for_any, wait_for_tas
 from indelible.api.events import FeedEvent
 from indelible.app.app import App
 from indelible.app.chat import Chat
-from indelible.app.compose import make_worker, publish_outcome
+from indelible.app.compose import make_journal, publish_outcome
 from indelible.clock import Clock, SystemClock
 from indelible.errors import ModelFailed
 from indelible.feed import Feed
+from indelible.files.bytes import DatabaseBytes
+from indelible.files.store import FileStore
 from indelible.machine.commands import Command
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.models.protocol import Model
@@ -50,7 +52,8 @@ from indelible.store.store import Store
 from indelible.testing import ScriptedModel
 from indelible.testing.invariants import StoredChat, find_faults, load_chat
 from indelible.tools.toolset import AnyTool
-from indelible.worker import Worker
+from indelible.worker.dependencies import WorkerDependencies
+from indelible.worker.worker import Worker
 
 NEVER_S: Final = 3600.0
 """Longer than any test."""
@@ -259,18 +262,21 @@ class AppHarness:
                 raise ModelFailed(f"There is no model {name!r}.", kind="config")
             return found
 
-        worker = make_worker(
-            cast(Store, store or self.store),
-            notifier or self.notifier,
-            self.feed,
-            settings=settings or make_settings(),
-            clock=clock or self.clock,
-            find=find,
+        opened = cast(Store, store or self.store)
+        hints, settings, clock = notifier or self.notifier, settings or make_settings(), clock or self.clock
+        deps = WorkerDependencies(
+            store=opened,
+            journal=make_journal(opened, hints, self.feed, settings=settings, clock=clock, metrics=metrics),
+            clock=clock,
+            settings=settings,
+            find_model=find,
             tools=tools,
             client_tools=client_tools,
             metrics=metrics,
             recorder=recorder,
+            files=FileStore(opened.database, [DatabaseBytes(opened.database)]),
         )
+        worker = Worker(deps, hints)
         running = RunningWorker(worker, asyncio.create_task(worker.run()))
         self.workers.append(running)
         test = asyncio.current_task()

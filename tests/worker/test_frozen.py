@@ -31,7 +31,7 @@ from indelible.store.queries.open_turn import Held
 from indelible.store.store import Store
 from indelible.testing import ManualClock, ScriptedModel, parts
 from indelible.testing.model import Script
-from indelible.worker.pulse import Pulse
+from indelible.worker.outages import Pulse
 
 HI: Script = [parts.text_delta("1", "Hi"), parts.finish()]
 STOPPED = ["Stopped by you."]

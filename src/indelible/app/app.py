@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from datetime import date
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,15 +22,13 @@ from indelible.api.shapes import NEW_CHAT, ChatSummary, ModelEntry, StoredFile, 
 from indelible.app.archive import read_archive
 from indelible.app.chat import Chat, collect_pages
 from indelible.clock import Clock
-from indelible.concurrency.readings import Reading, until_process_ends
 from indelible.content import ToolSpec
 from indelible.feed import Feed
 from indelible.files.bytes import DatabaseBytes
 from indelible.files.store import FileStore
 from indelible.recording.storage import RecordStore
 from indelible.service.access import Budget
-from indelible.service.answers import FindWindow
-from indelible.service.chats import LocalService, ServiceDependencies
+from indelible.service.chats import FindWindow, LocalService, ServiceDependencies
 from indelible.service.files import Upload, read_all
 from indelible.store.accounts import AccountStore
 from indelible.store.shares import ShareStore
@@ -119,16 +116,7 @@ class User:
 
         It ends when the process is told to end (SIGTERM).
         """
-        return self._service.readings.add(partial(self._read_events, chat_id, after))
-
-    async def _read_events(
-        self, chat_id: str | None, after: str | None, reading: Reading
-    ) -> AsyncGenerator[FeedEvent, None]:
-        reading.begin()
-        async with self._service.lists.open_tab(chat_id, after=after) as events:
-            with until_process_ends(events) as endless:
-                async for event in endless:
-                    yield event
+        return self._service.readings.add_endless(self._service.lists.open_tab(chat_id, after=after))
 
     # --- files ---
 

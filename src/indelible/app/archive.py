@@ -33,7 +33,7 @@ from indelible.api.shapes import CreatedChat
 from indelible.concurrency.tasks import run_to_completion
 from indelible.content import Block, File, ToolResult, encode
 from indelible.errors import Invalid, NotFound
-from indelible.files.byte_store import CHUNK_BYTES
+from indelible.files.bytes import CHUNK_BYTES
 from indelible.store.queries.tree import find_file_ids
 from indelible.store.transfer import ChatFile, parse_file
 

@@ -17,48 +17,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from indelible.api import inputs, shapes
 from indelible.api.events import FeedEvent, MessageTree
-from indelible.api.inputs import (
-    BranchTarget,
-    ChatChanges,
-    Content,
-    DraftRequest,
-    EditedMessage,
-    Fork,
-    IfBusy,
-    Interruption,
-    MessageContent,
-    NewMessage,
-    QueueOrder,
-    ReadRequest,
-    ToolResultsRequest,
-    TurnRequest,
-    check_if_busy,
-    declare_tools,
-    to_blocks,
-    to_results,
-)
 from indelible.api.operations import MAX_PAGE, ChatApi
 from indelible.api.records import RunSummary, RunTree
-from indelible.api.shapes import (
-    Accepted,
-    AttemptView,
-    ChatDetails,
-    ChatMessage,
-    DebugMode,
-    ExportFormat,
-    InterruptResult,
-    QueuedMessage,
-)
 from indelible.app.archive import write_archive
 from indelible.app.reply import Reply
-from indelible.concurrency.readings import Reading, until_process_ends
 from indelible.content import ToolResult, ToolSpec
 
 
@@ -75,7 +44,7 @@ class Chat:
     # --- sending ---
 
     def stream(
-        self, content: Content, *, if_busy: IfBusy = "queue", model: str | None = None
+        self, content: inputs.Content, *, if_busy: inputs.IfBusy = "queue", model: str | None = None
     ) -> AbstractAsyncContextManager[Reply]:
         """Send a message and read the reply within the block: `async with chat.stream("…") as reply`.
 
@@ -83,63 +52,65 @@ class Chat:
         """
         return self.send(content, if_busy=if_busy, model=model)
 
-    def send(self, content: Content, *, if_busy: IfBusy = "queue", model: str | None = None) -> Reply:
+    def send(self, content: inputs.Content, *, if_busy: inputs.IfBusy = "queue", model: str | None = None) -> Reply:
         """Send a message; the reply is read part by part (`async for`) or as a whole (`await`).
 
         if_busy: "queue" waits for its turn, "interrupt" stops a running reply first, "steer" joins it.
         Nothing is sent until the reply is read; a reply that is never read causes a warning (`NeverSent`).
         """
-        check_if_busy(if_busy)
-        message = NewMessage(content=to_blocks(content), if_busy=if_busy, model=model)
+        inputs.check_if_busy(if_busy)
+        message = inputs.NewMessage(content=inputs.to_blocks(content), if_busy=if_busy, model=model)
         return self._reply(lambda: self._service.send(self.id, message))
 
-    async def post(self, content: Content, *, if_busy: IfBusy = "queue", model: str | None = None) -> Accepted:
+    async def post(
+        self, content: inputs.Content, *, if_busy: inputs.IfBusy = "queue", model: str | None = None
+    ) -> shapes.Accepted:
         """Send a message without waiting for the reply. When this returns, the message is on disk."""
-        check_if_busy(if_busy)
-        message = NewMessage(content=to_blocks(content), if_busy=if_busy, model=model)
+        inputs.check_if_busy(if_busy)
+        message = inputs.NewMessage(content=inputs.to_blocks(content), if_busy=if_busy, model=model)
         return await self._service.send(self.id, message)
 
-    def edit(self, message_id: str, content: Content, *, model: str | None = None) -> Reply:
+    def edit(self, message_id: str, content: inputs.Content, *, model: str | None = None) -> Reply:
         """Edit one of your messages. The old message and its replies are kept as a branch."""
-        message = EditedMessage(content=to_blocks(content), model=model)
+        message = inputs.EditedMessage(content=inputs.to_blocks(content), model=model)
         return self._reply(lambda: self._service.edit(self.id, message_id, message))
 
     def regenerate(self, message_id: str, *, model: str | None = None) -> Reply:
         """Regenerate a reply, or answer one of your messages again; the old reply is kept as a branch."""
-        return self._reply(lambda: self._service.regenerate(self.id, message_id, TurnRequest(model=model)))
+        return self._reply(lambda: self._service.regenerate(self.id, message_id, inputs.TurnRequest(model=model)))
 
     def retry(self, *, model: str | None = None) -> Reply:
         """Retry after an error, or a message that has no complete reply, optionally with another model.
 
         A partial reply is continued.
         """
-        return self._reply(lambda: self._service.retry(self.id, TurnRequest(model=model)))
+        return self._reply(lambda: self._service.retry(self.id, inputs.TurnRequest(model=model)))
 
     def continue_(self, *, model: str | None = None) -> Reply:
         """Continue an interrupted reply."""
-        return self._reply(lambda: self._service.continue_(self.id, TurnRequest(model=model)))
+        return self._reply(lambda: self._service.continue_(self.id, inputs.TurnRequest(model=model)))
 
     def submit_tool_results(self, results: Sequence[ToolResult], *, turn: str | None = None) -> Reply:
         """Submit the results of the client tools that the reply is waiting for, all at once.
 
         With `turn`, results that come too late are refused, even if a later reply waits for calls with the same ids.
         """
-        body = ToolResultsRequest(results=to_results(results), turn=turn)
+        body = inputs.ToolResultsRequest(results=inputs.to_results(results), turn=turn)
         return self._reply(lambda: self._service.submit_tool_results(self.id, body))
 
     def compact(self) -> Reply:
         """Replace older turns by a summary in the model's prompt. The reply has no text."""
         return self._reply(lambda: self._service.compact(self.id))
 
-    async def interrupt(self, *, turn: str | None = None, wait: bool = True) -> InterruptResult:
+    async def interrupt(self, *, turn: str | None = None, wait: bool = True) -> shapes.InterruptResult:
         """Stop the running reply; what was written is saved. With `turn`, only if that turn is still running."""
         if wait:
             return await self._service.interrupt_and_wait(self.id, turn=turn)
-        return await self._service.interrupt(self.id, Interruption(turn=turn))
+        return await self._service.interrupt(self.id, inputs.Interruption(turn=turn))
 
     # --- reading ---
 
-    async def details(self) -> ChatDetails:
+    async def details(self) -> shapes.ChatDetails:
         """The chat as it is now: status, queue, the running reply, the last messages, the cursor to continue from."""
         return await self._service.get_chat(self.id)
 
@@ -147,7 +118,7 @@ class Chat:
         """The chat's status: "idle", "running", "error" and so on (docs/states.md)."""
         return await self._service.get_status(self.id)
 
-    async def messages(self, *, before: str | None = None, limit: int | None = None) -> list[ChatMessage]:
+    async def messages(self, *, before: str | None = None, limit: int | None = None) -> list[shapes.ChatMessage]:
         """The conversation as people see it, oldest first: all of it, or the last `limit` messages before `before`."""
         pages = await collect_pages(
             lambda before, size: self._service.list_messages(self.id, before=before, limit=size), limit, start=before
@@ -163,16 +134,9 @@ class Chat:
 
         It ends when the process is told to end (SIGTERM).
         """
-        return self._service.readings.add(partial(self._read_events, after))
+        return self._service.readings.add_endless(self._service.open_events(self.id, after=after))
 
-    async def _read_events(self, after: str | None, reading: Reading) -> AsyncGenerator[FeedEvent, None]:
-        reading.begin()
-        async with self._service.open_events(self.id, after=after) as events:
-            with until_process_ends(events) as endless:
-                async for event in endless:
-                    yield event
-
-    async def attempts(self, *, before: str | None = None, limit: int = 50) -> list[AttemptView]:
+    async def attempts(self, *, before: str | None = None, limit: int = 50) -> list[shapes.AttemptView]:
         """Every attempt, newest first, failed ones included."""
         return (await self._service.list_attempts(self.id, before=before, limit=limit)).items
 
@@ -188,7 +152,7 @@ class Chat:
 
     async def mark_read(self, seq: int | None = None) -> None:
         """Mark the chat as read: it is unread again when the next reply comes. With `seq`, up to this event."""
-        await self._service.lists.mark_read(self.id, ReadRequest(seq=seq))
+        await self._service.lists.mark_read(self.id, inputs.ReadRequest(seq=seq))
 
     async def draft(self) -> str:
         """What you have typed in this chat and not sent yet."""
@@ -196,9 +160,9 @@ class Chat:
 
     async def save_draft(self, text: str) -> None:
         """Keep what you have typed; an empty text deletes it. Nobody else sees it."""
-        await self._service.lists.save_draft(self.id, DraftRequest(text=text))
+        await self._service.lists.save_draft(self.id, inputs.DraftRequest(text=text))
 
-    async def export(self, format: ExportFormat = "json") -> bytes:
+    async def export(self, format: shapes.ExportFormat = "json") -> bytes:
         """The chat as a file: all of it as JSON, for `user.import_chat`, or the active branch as Markdown ("md")."""
         return await self._service.lists.export_chat(self.id, format)
 
@@ -208,13 +172,13 @@ class Chat:
 
     # --- the queue ---
 
-    async def queue(self) -> list[QueuedMessage]:
+    async def queue(self) -> list[shapes.QueuedMessage]:
         """The queued messages, in order."""
         return (await self._service.list_queue(self.id)).items
 
-    async def edit_queued(self, queued_id: str, content: Content) -> None:
+    async def edit_queued(self, queued_id: str, content: inputs.Content) -> None:
         """Edit a queued message."""
-        await self._service.edit_queued(self.id, queued_id, MessageContent(content=to_blocks(content)))
+        await self._service.edit_queued(self.id, queued_id, inputs.MessageContent(content=inputs.to_blocks(content)))
 
     async def delete_queued(self, queued_id: str) -> None:
         """Remove a message from the queue."""
@@ -222,7 +186,7 @@ class Chat:
 
     async def reorder_queue(self, queued_ids: Sequence[str]) -> None:
         """Reorder the queue. Name every queued message exactly once."""
-        await self._service.reorder_queue(self.id, QueueOrder(ids=list(queued_ids)))
+        await self._service.reorder_queue(self.id, inputs.QueueOrder(ids=list(queued_ids)))
 
     async def promote_queued(self, queued_id: str) -> None:
         """Send this queued message now; a running reply is stopped for it."""
@@ -241,10 +205,10 @@ class Chat:
         system: str | msgspec.UnsetType | None = msgspec.UNSET,
         parameters: dict[str, Any] | msgspec.UnsetType | None = msgspec.UNSET,
         tools: list[ToolSpec] | msgspec.UnsetType | None = msgspec.UNSET,
-        debug: DebugMode | msgspec.UnsetType | None = msgspec.UNSET,
+        debug: shapes.DebugMode | msgspec.UnsetType | None = msgspec.UNSET,
     ) -> None:
         """Update the given fields; None clears a field: `await chat.update(title="Rain", labels=["weather"])`."""
-        changes = ChatChanges(
+        changes = inputs.ChatChanges(
             title=title,
             labels=labels,
             pinned=pinned,
@@ -252,7 +216,7 @@ class Chat:
             model=model,
             system=system,
             parameters=parameters,
-            tools=declare_tools(tools) if isinstance(tools, list) else tools,
+            tools=inputs.declare_tools(tools) if isinstance(tools, list) else tools,
             debug=debug,
         )
         await self._service.update_chat(self.id, changes)
@@ -263,17 +227,17 @@ class Chat:
 
     async def switch_branch(self, message_id: str, *, exact: bool = False) -> None:
         """Switch to the branch of this message, at its newest end; with `exact`, to the message itself."""
-        await self._service.switch_branch(self.id, BranchTarget(message_id=message_id, exact=exact))
+        await self._service.switch_branch(self.id, inputs.BranchTarget(message_id=message_id, exact=exact))
 
     async def fork(self, message_id: str) -> Chat:
         """Create a chat that starts with a copy of this one, up to and including the message."""
-        return Chat(self._service, (await self._service.fork_chat(self.id, Fork(message_id=message_id))).id)
+        return Chat(self._service, (await self._service.fork_chat(self.id, inputs.Fork(message_id=message_id))).id)
 
     async def delete(self) -> None:
         """Delete the chat and all its data. This can't be undone."""
         await self._service.delete_chat(self.id)
 
-    def _reply(self, begin: Callable[[], Awaitable[Accepted]]) -> Reply:
+    def _reply(self, begin: Callable[[], Awaitable[shapes.Accepted]]) -> Reply:
         return Reply(self._service, self.id, begin)
 
 

@@ -21,7 +21,8 @@ from indelible.app.app import App
 from indelible.clock import Clock, SystemClock
 from indelible.errors import Invalid, ModelFailed
 from indelible.feed import Feed
-from indelible.files.bytes import DatabaseBytes, open_bytes
+from indelible.files.bytes import DATABASE, PLACES, ByteStore, DatabaseBytes, DirectoryBytes, find_directory
+from indelible.files.s3 import open_s3
 from indelible.files.store import FileLimits, FileStore
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.models.catalog import DEMO, PRICES_UNKNOWN, Catalog
@@ -35,14 +36,16 @@ from indelible.service.stop import StopSweeper
 from indelible.settings import Settings, load_settings
 from indelible.store.database.address import parse_address
 from indelible.store.database.sqlite_file import exclusive_file_lock
+from indelible.store.database.transaction import Database
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.writer import Journal
 from indelible.store.outcome import Outcome
 from indelible.store.payloads import StoreLimits
 from indelible.store.store import Store
 from indelible.tools.toolset import AnyTool, Toolset, name_of
-from indelible.worker import Worker, WorkerDependencies
+from indelible.worker.dependencies import WorkerDependencies
 from indelible.worker.upkeep import FileSweeper
+from indelible.worker.worker import Worker
 
 _log: Final = logging.getLogger(__name__)
 _MODEL_MEMBERS: Final = ("provider", "name", "context_limit", "stream")
@@ -81,6 +84,7 @@ async def open_app(
     tools, client_tools = list(tools), list(client_tools)
     clock = clock or SystemClock()
     settings = settings or load_settings()
+    own = None if isinstance(model, str) else model
     if isinstance(model, str):
         settings = settings.model_copy(update={"model": model})
     where = database if database is not None else settings.database
@@ -89,21 +93,19 @@ async def open_app(
         async with AsyncExitStack() as stack:
             catalog = Catalog(settings, clock=clock)
             stack.push_async_callback(catalog.aclose)
-            allowed = catalog.check_for_user if listed_models_only else catalog.check
-            check = partial(_check_model, models=models or {}, check=allowed)
-            own = [] if model is not None and not isinstance(model, str) else [settings.model]
-            for name in (*own, *settings.models):  # the operator's choice, whoever may use it
-                _check_model(name, models=models or {}, check=catalog.check)
+            known = _Models(
+                catalog, own=own, named=models or {}, default=settings.model, listed_only=listed_models_only
+            )
+            for name in (*([settings.model] if own is None else []), *settings.models):
+                known.check_configured(name)
             if settings.user_max_usd_per_day and (worker or listed_models_only):
-                await _warn_of_unlimited(catalog, models or {}, own=model)
+                await known.warn_of_unlimited()
             if worker and any(name != DEMO for name in (settings.model, *settings.models)):
                 await asyncio.to_thread(catalog.load)
-            in_catalog = catalog.find_for_user if listed_models_only else catalog.find
-            find = partial(_find, own=model, models=models or {}, default=settings.model, in_catalog=in_catalog)
             parts = await _put_together(
                 stack,
                 where,
-                find=find,
+                find=known.find,
                 tools=tools,
                 client_tools=client_tools,
                 deps=deps,
@@ -124,10 +126,8 @@ async def open_app(
                     files=files,
                     models=names,
                     default_model=settings.model,
-                    check_model=check,
-                    find_window=partial(
-                        _find_window, own=model, models=models or {}, default=settings.model, catalog=catalog
-                    ),
+                    check_model=known.check,
+                    find_window=known.find_window,
                     tools=frozenset(map(name_of, tools)),
                     budget=Budget(
                         store.usage,
@@ -150,13 +150,7 @@ async def open_app(
 
 
 def _check_arguments(
-    database: object,
-    model: object,
-    models: object,
-    *,
-    tools: object,
-    client_tools: object,
-    settings: object,
+    database: object, model: object, models: object, *, tools: object, client_tools: object, settings: object
 ) -> None:
     """A mistake in the arguments is reported here, not in the first reply, and not as a file with an odd name."""
     if not isinstance(database, str | os.PathLike | None):
@@ -184,6 +178,55 @@ def _check_model_object(argument: str, model: object) -> None:
             f"{argument}: {model!r} is not a model, because it has no {', '.join(missing)}. "
             f"Give a model's name, or an object with {', '.join(_MODEL_MEMBERS)} (indelible.models.protocol.Model)."
         )
+
+
+class _Models:
+    """The models by name: `named` and those of the catalog. `own` answers where no name is given."""
+
+    def __init__(
+        self, catalog: Catalog, *, own: Model | None, named: Mapping[str, Model], default: str, listed_only: bool
+    ) -> None:
+        self._catalog = catalog
+        self._own = own
+        self._named = named
+        self._default = default
+        self._find_in_catalog = catalog.find_for_user if listed_only else catalog.find
+        self._check_in_catalog = catalog.check_for_user if listed_only else catalog.check
+
+    def find(self, name: str | None) -> Model:
+        found = self._find_object(name)
+        return self._find_in_catalog(name or self._default) if found is None else found
+
+    def find_window(self, name: str | None) -> int | None:
+        """The context window of a model, in tokens; None if it is unknown."""
+        found = self._find_object(name)
+        return self._catalog.find_window(name or self._default) if found is None else found.context_limit
+
+    def check(self, name: str) -> None:
+        """Raises `Invalid` for a name that no model can have, or that a user may not choose."""
+        self._check(name, self._check_in_catalog)
+
+    def check_configured(self, name: str) -> None:
+        """The same for the operator's choice, whoever may use it."""
+        self._check(name, self._catalog.check)
+
+    async def warn_of_unlimited(self) -> None:
+        """Say for which models the limit in dollars does not hold, because nobody knows what they cost."""
+        objects = {**self._named, **({} if self._own is None else {self._own.name: self._own})}
+        unpriced = [name for name in await asyncio.to_thread(self._catalog.list_unpriced) if name not in objects]
+        unpriced += [name for name, model in objects.items() if traits_of(model).price is None]
+        if unpriced:
+            _log.warning("user_max_usd_per_day does not limit %s: %s", ", ".join(unpriced), PRICES_UNKNOWN)
+
+    def _find_object(self, name: str | None) -> Model | None:
+        return self._own if name is None and self._own is not None else self._named.get(name or self._default)
+
+    def _check(self, name: str, check: Callable[[str], None]) -> None:
+        if name not in self._named:
+            try:
+                check(name)
+            except ModelFailed as failure:
+                raise Invalid(f"model: {failure.message}") from failure
 
 
 async def _put_together(
@@ -253,23 +296,23 @@ async def _put_together(
         )
         running.append(services.create_task(recorder.run(), name="debug records"))
         stack.push_async_callback(recorder.drain)
-        made = make_worker(
-            store,
-            notifier,
-            feed,
-            settings=settings,
+        deps = WorkerDependencies(
+            store=store,
+            journal=make_journal(store, notifier, feed, settings=settings, clock=clock, metrics=metrics),
             clock=clock,
-            find=find,
+            settings=settings,
+            find_model=find,
             tools=tools,
             client_tools=client_tools,
-            deps=deps,
+            tool_deps=deps,
             metrics=metrics,
             recorder=recorder,
             files=files,
             hide_secrets=KnownSecrets(secrets).hide,
         )
+        made = Worker(deps, notifier)
         working = services.create_task(made.run(), name="worker")
-        stack.push_async_callback(_wait_for, working)
+        stack.push_async_callback(asyncio.wait, [working])
         stop_worker = made.stop
         stack.callback(stop_worker)
         await made.ready.wait()
@@ -290,38 +333,26 @@ async def open_files(stack: AsyncExitStack, store: Store, *, settings: Settings,
     return FileStore(store.database, [place, DatabaseBytes(store.database)], limits=limits)
 
 
+async def open_bytes(
+    place: str, database: Database, *, clock: Clock, environment: Mapping[str, str] | None = None
+) -> ByteStore:
+    """The byte store that the setting names. Raises `Invalid` if it names none, or one that cannot be used."""
+    if place == DATABASE:
+        return DatabaseBytes(database)
+    directory = find_directory(place)
+    if directory is not None:
+        opened = DirectoryBytes(directory)
+        await opened.open()
+        return opened
+    if place.startswith("s3://"):
+        return open_s3(place, clock, os.environ if environment is None else environment)
+    raise Invalid(f"files: unknown place. {PLACES}.")
+
+
 async def _forget_extras(records: RecordStore, store: Store, chat_id: str, *, clock: Clock) -> None:
     """Remove what would make deleting a chat slow: its debug records, and its entries in the search index."""
     await records.forget_chat(chat_id, clock=clock)
     await store.forget_chat(chat_id)
-
-
-def _find(
-    name: str | None,
-    *,
-    own: str | Model | None,
-    models: Mapping[str, Model],
-    default: str,
-    in_catalog: Callable[[str], Model],
-) -> Model:
-    found = _find_object(name, own=own, models=models, default=default)
-    return in_catalog(name or default) if found is None else found
-
-
-def _find_window(
-    name: str | None, *, own: str | Model | None, models: Mapping[str, Model], default: str, catalog: Catalog
-) -> int | None:
-    """The context window of a model, in tokens; None if it is unknown."""
-    found = _find_object(name, own=own, models=models, default=default)
-    return catalog.find_window(name or default) if found is None else found.context_limit
-
-
-def _find_object(
-    name: str | None, *, own: str | Model | None, models: Mapping[str, Model], default: str
-) -> Model | None:
-    if name is None and own is not None and not isinstance(own, str):
-        return own
-    return models.get(name or default)
 
 
 def _publish(notifier: Notifier, outcome: Outcome, deleted: asyncio.Event) -> None:
@@ -338,51 +369,16 @@ def publish_outcome(notifier: Notifier, outcome: Outcome) -> None:
         notifier.notify_readers([outcome.chat_id])
 
 
-def _check_model(name: str, *, models: Mapping[str, Model], check: Callable[[str], None]) -> None:
-    """Raises `Invalid` for a name that no model can have, or that this user may not choose."""
-    if name not in models:
-        try:
-            check(name)
-        except ModelFailed as failure:
-            raise Invalid(f"model: {failure.message}") from failure
-
-
-async def _warn_of_unlimited(catalog: Catalog, models: Mapping[str, Model], *, own: str | Model | None) -> None:
-    """Say for which models the limit in dollars does not hold, because nobody knows what they cost."""
-    objects = {**models, **({} if own is None or isinstance(own, str) else {own.name: own})}
-    unpriced = [name for name in await asyncio.to_thread(catalog.list_unpriced) if name not in objects]
-    unpriced += [name for name, model in objects.items() if traits_of(model).price is None]
-    if unpriced:
-        _log.warning("user_max_usd_per_day does not limit %s: %s", ", ".join(unpriced), PRICES_UNKNOWN)
-
-
-async def _wait_for(task: asyncio.Task[None]) -> None:
-    await asyncio.wait([task])
-
-
-def make_worker(
-    store: Store,
-    notifier: Notifier,
-    feed: Feed,
-    *,
-    settings: Settings,
-    clock: Clock,
-    find: Callable[[str | None], Model],
-    tools: Sequence[AnyTool] = (),
-    client_tools: Sequence[AnyTool] = (),
-    deps: Any = None,
-    metrics: Metrics = NO_METRICS,
-    recorder: DebugRecorder | None = None,
-    files: FileStore | None = None,
-    hide_secrets: Callable[[str], str] = str,
-) -> Worker:
-    """A worker and its journal. The feed publishes its rows in this process; a notification wakes other processes."""
+def make_journal(
+    store: Store, notifier: Notifier, feed: Feed, *, settings: Settings, clock: Clock, metrics: Metrics = NO_METRICS
+) -> Journal:
+    """The journal of a worker. The feed publishes its rows in this process; a notification wakes other processes."""
 
     def publish(rows: Sequence[JournalRow]) -> None:
         feed.publish(rows)
         notifier.notify_streaming({row.chat_id for row in rows})
 
-    journal = Journal(
+    return Journal(
         store,
         clock=clock,
         on_committed=publish,
@@ -391,18 +387,3 @@ def make_worker(
         limit_bytes=settings.journal_max_pending_bytes,
         metrics=metrics,
     )
-    setup = WorkerDependencies(
-        store=store,
-        journal=journal,
-        clock=clock,
-        settings=settings,
-        find_model=find,
-        tools=tools,
-        client_tools=client_tools,
-        tool_deps=deps,
-        metrics=metrics,
-        recorder=recorder,
-        files=files or FileStore(store.database, [DatabaseBytes(store.database)]),
-        hide_secrets=hide_secrets,
-    )
-    return Worker(setup, notifier)

@@ -34,7 +34,7 @@ from indelible.store.database.address import Address, describe, parse_address
 from indelible.store.database.errors import DatabaseUnusable
 from indelible.store.database.migrate import HEAD, load_revision, open_database, refuse_unknown
 from indelible.store.database.transaction import Database, Transaction
-from indelible.store.queries.likeness import find_likeness
+from indelible.store.queries.listing import find_likeness
 from indelible.tracing import ENDPOINTS
 
 _ACTIVE: Final = "SELECT name FROM users WHERE disabled_at IS NULL"
@@ -43,7 +43,6 @@ FULL_DISK_BYTES: Final = 64 * 1024**2
 MAX_SKEW_S: Final = 2.0
 FEW_OPEN_FILES: Final = 1024
 _COMPANIONS: Final = ("", "-wal", "-shm", ".lock")
-
 Status = Literal["ok", "warning", "failed"]
 
 

@@ -32,7 +32,7 @@ from indelible.api.operations import PREFIX
 from indelible.clock import Clock, SystemClock
 from indelible.content import encode
 from indelible.errors import REFUSALS, IndelibleError, Invalid, NotAllowed, NotFound, Refused
-from indelible.files.byte_store import CHUNK_BYTES
+from indelible.files.bytes import CHUNK_BYTES
 from indelible.models.http.sse import EventTooLarge, SseDecoder
 
 T = TypeVar("T")
@@ -57,8 +57,6 @@ _FRUITLESS: Final = 5
 
 _PASSING: Final = frozenset({502, 503, 504})
 """Transient errors of a server, or of a proxy in front of it."""
-
-
 _JSON_ENDS_EARLY: Final = "Input data was truncated"
 """How msgspec reports it."""
 

@@ -21,7 +21,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from types import AsyncGeneratorType, FrameType
 from typing import Any, Final, Generic, Self, TypeVar, cast
 from weakref import WeakKeyDictionary, ref
@@ -61,6 +61,18 @@ class Readings:
         generator = read(reading)
         self._open[generator] = reading
         return generator
+
+    def add_endless(self, opened: AbstractAsyncContextManager[AsyncIterator[T]]) -> AsyncGenerator[T, None]:
+        """The items of a feed, opened when they are read first; it ends when the process is told to end."""
+
+        async def read(reading: Reading) -> AsyncGenerator[T, None]:
+            reading.begin()
+            async with opened as items:
+                with until_process_ends(items) as endless:
+                    async for item in endless:
+                        yield item
+
+        return self.add(read)
 
     async def aclose(self) -> None:
         """Close those that were left. One that waits for its next item has a reader, whoever began it."""

@@ -26,6 +26,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
 from types import TracebackType
 from typing import Final, Self
@@ -131,7 +132,9 @@ class CancelScope:
         with self._lock:
             due = list(self._callbacks.values())
             self._callbacks.clear()
-        here = asyncio._get_running_loop()
+        here: asyncio.AbstractEventLoop | None = None
+        with suppress(RuntimeError):  # called from a thread without a loop
+            here = asyncio.get_running_loop()
         for loop, callback in due:
             if loop is here:
                 try:

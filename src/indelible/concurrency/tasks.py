@@ -20,6 +20,12 @@ closing of a database, runs in a task of its own (`run_to_completion`), and a ca
 (tests/store/test_run_to_completion.py).
 
 `Backoff` waits before every retry, by the clock that it is given, so that tests do not wait.
+
+A tool may fork (`multiprocessing`, a daemon), and the child inherits every open descriptor: among them the lock of the
+database and the port of the server. Both would stay taken after the process itself is gone, so the process could not be
+restarted. So those descriptors are closed in every child (`closed_in_children`). A child that executes another program
+never has them: Python opens all descriptors so that they are closed then. After `kill -9` of a process whose child
+lives on, a new process gets the lock and the port (tests/server/test_files_and_forks.py).
 """
 
 from __future__ import annotations
@@ -27,7 +33,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Coroutine
+import os
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from indelible.clock import Clock, Timer
@@ -38,6 +46,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _abandoned: Final[set[asyncio.Task[Any]]] = set()
+_descriptors: Final[set[int]] = set()
 
 
 class GracefulTask(Generic[T]):
@@ -207,3 +216,27 @@ async def _wait_for_end(task: asyncio.Task[Any]) -> None:
         except asyncio.CancelledError:
             continue
     _mark_seen(task)
+
+
+# --- forked children ---
+
+
+@contextmanager
+def closed_in_children(descriptor: int) -> Iterator[None]:
+    """Within the block, a forked child closes this descriptor at once."""
+    _descriptors.add(descriptor)
+    try:
+        yield
+    finally:
+        _descriptors.discard(descriptor)
+
+
+def _close_all() -> None:
+    for descriptor in _descriptors:
+        with suppress(OSError):
+            os.close(descriptor)
+    _descriptors.clear()
+
+
+if hasattr(os, "register_at_fork"):  # Windows does not fork
+    os.register_at_fork(after_in_child=_close_all)

@@ -31,45 +31,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from indelible.content import (
-    Block,
-    File,
-    Finish,
-    FinishReason,
-    KeepAlive,
-    Message,
-    Metadata,
-    Part,
-    PartialReason,
-    Reasoning,
-    ReasoningDelta,
-    ReasoningEnd,
-    ReasoningStart,
-    ResultReason,
-    Source,
-    StreamError,
-    StreamWarning,
-    Text,
-    TextDelta,
-    TextEnd,
-    TextStart,
-    ToolCall,
-    ToolInputDelta,
-    ToolInputEnd,
-    ToolInputStart,
-    ToolProgress,
-    ToolResult,
-    ToolStarted,
-    Usage,
-    UsageUpdate,
-    has_visible,
-)
+from indelible import content
 
-UNANSWERED: Final[dict[PartialReason, str]] = {
+UNANSWERED: Final[dict[content.PartialReason, str]] = {
     "interrupted": "Interrupted: the user stopped the reply before this call was run.",
     "crashed": "Not run: the server stopped before this call was run.",
     "handed_over": "Not run: the server was restarted before this call was run.",
@@ -87,14 +55,14 @@ OUTCOME_UNKNOWN: Final = (
 """The result that the model reads for a call that was started and never settled."""
 
 
-def answer_unrun(call: ToolCall, reason: ResultReason, output: str) -> ToolResult:
+def answer_unrun(call: content.ToolCall, reason: content.ResultReason, output: str) -> content.ToolResult:
     """The result of a call that was never started; `output` tells the model."""
-    return ToolResult(call_id=call.id, name=call.name, output=output, outcome="not_run", reason=reason)
+    return content.ToolResult(call_id=call.id, name=call.name, output=output, outcome="not_run", reason=reason)
 
 
-def lose_result(call: ToolCall) -> ToolResult:
+def lose_result(call: content.ToolCall) -> content.ToolResult:
     """The result of a call that was started and never settled."""
-    return ToolResult(call_id=call.id, name=call.name, output=OUTCOME_UNKNOWN, outcome="unknown", reason="lost")
+    return content.ToolResult(call_id=call.id, name=call.name, output=OUTCOME_UNKNOWN, outcome="unknown", reason="lost")
 
 
 PROGRESS_MAX_BYTES: Final = 16 * 1024
@@ -111,10 +79,10 @@ class _OpenText:
 
     def __init__(self) -> None:
         self.chunks: list[str] = []
-        self.metadata: Metadata | None = None
+        self.metadata: content.Metadata | None = None
 
-    def build(self) -> Text:
-        return Text(text="".join(self.chunks), metadata=self.metadata)
+    def build(self) -> content.Text:
+        return content.Text(text="".join(self.chunks), metadata=self.metadata)
 
 
 class _OpenReasoning:
@@ -123,17 +91,17 @@ class _OpenReasoning:
     def __init__(self) -> None:
         self.chunks: list[str] = []
         self.signature: str | None = None
-        self.metadata: Metadata | None = None
+        self.metadata: content.Metadata | None = None
         self.started_at: datetime | None = None
         self.ended_at: datetime | None = None
 
-    def note(self, part: ReasoningStart | ReasoningDelta | ReasoningEnd) -> None:
+    def note(self, part: content.ReasoningStart | content.ReasoningDelta | content.ReasoningEnd) -> None:
         """Provider metadata is replaced only by non-empty metadata."""
         self.signature = part.signature or self.signature
         self.metadata = part.metadata or self.metadata
 
-    def build(self) -> Reasoning:
-        return Reasoning(
+    def build(self) -> content.Reasoning:
+        return content.Reasoning(
             text="".join(self.chunks),
             signature=self.signature,
             started_at=self.started_at,
@@ -145,16 +113,16 @@ class _OpenReasoning:
 class _OpenCall:
     __slots__ = ("chunks", "closed", "complete", "progress", "start", "started")
 
-    def __init__(self, start: ToolInputStart) -> None:
+    def __init__(self, start: content.ToolInputStart) -> None:
         self.start = start
         self.chunks: list[str] = []
         self.closed = False
         self.started = False
         self.progress = ""
-        self.complete: ToolCall | None = None
+        self.complete: content.ToolCall | None = None
 
-    def build(self) -> ToolCall:
-        call = self.complete or ToolCall(
+    def build(self) -> content.ToolCall:
+        call = self.complete or content.ToolCall(
             id=self.start.id,
             name=self.start.name,
             arguments="".join(self.chunks),
@@ -171,61 +139,49 @@ class _OpenCall:
         self.progress = progress
 
 
-class _Whole:
-    """A block that arrived in one piece."""
-
-    __slots__ = ("block",)
-
-    def __init__(self, block: Block) -> None:
-        self.block = block
-
-    def build(self) -> Block:
-        return self.block
-
-
 class PartAssembler:
     """Folds parts one by one, as they arrive."""
 
     def __init__(self) -> None:
-        self.finish: Finish | None = None
-        self._counted: Usage | None = None
-        self._order: list[_OpenText | _OpenReasoning | _OpenCall | _Whole] = []
+        self.finish: content.Finish | None = None
+        self._counted: content.Usage | None = None
+        self._order: list[_OpenText | _OpenReasoning | _OpenCall | content.Block] = []
         self._texts: dict[str, _OpenText] = {}
         self._reasonings: dict[str, _OpenReasoning] = {}
         self._calls: dict[str, _OpenCall] = {}
-        self._results: dict[str, ToolResult] = {}
+        self._results: dict[str, content.ToolResult] = {}
 
-    def add(self, part: Part) -> None:
-        _ADD[type(part)](self, part)
+    def add(self, part: content.Part) -> None:
+        self._ADD[type(part)](self, part)
 
     # --- what has arrived ---
 
     @property
-    def usage(self) -> Usage | None:
+    def usage(self) -> content.Usage | None:
         """The tokens of the call, as far as the provider has reported them; None: unknown."""
         return (self.finish.usage if self.finish is not None else None) or self._counted
 
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[content.Block]:
         """The raw blocks so far."""
-        streamed = [piece.build() for piece in self._order]
-        calls = [block.id for block in streamed if isinstance(block, ToolCall)]
+        streamed = [piece if isinstance(piece, content.Value) else piece.build() for piece in self._order]
+        calls = [block.id for block in streamed if isinstance(block, content.ToolCall)]
         answered = [self._results[call_id] for call_id in calls if call_id in self._results]
         orphans = [result for call_id, result in self._results.items() if call_id not in calls]
         return [*streamed, *answered, *orphans]
 
-    def local_calls(self) -> list[ToolCall]:
+    def local_calls(self) -> list[content.ToolCall]:
         """The calls that Indelible or its client must answer, in order."""
         calls = [call.build() for call in self._calls.values()]
         return [call for call in calls if not call.provider_executed]
 
-    def is_whole(self, call: ToolCall) -> bool:
+    def is_whole(self, call: content.ToolCall) -> bool:
         """Whether the call's arguments are complete. A truncated call is never executed."""
         return self._calls[call.id].closed
 
-    def has_result(self, call: ToolCall) -> bool:
+    def has_result(self, call: content.ToolCall) -> bool:
         return call.id in self._results
 
-    def result_of(self, call: ToolCall) -> ToolResult | None:
+    def result_of(self, call: content.ToolCall) -> content.ToolResult | None:
         return self._results.get(call.id)
 
     def has_unfinished_call(self) -> bool:
@@ -235,16 +191,16 @@ class PartAssembler:
 
     # --- one method per kind of part ---
 
-    def _text_start(self, part: TextStart) -> None:
+    def _text_start(self, part: content.TextStart) -> None:
         self._open_text(part.id)
 
-    def _text_delta(self, part: TextDelta) -> None:
+    def _text_delta(self, part: content.TextDelta) -> None:
         text = self._texts.get(part.id)
         if text is None:
             text = self._open_text(part.id)
         text.chunks.append(part.delta)
 
-    def _text_end(self, part: TextEnd) -> None:
+    def _text_end(self, part: content.TextEnd) -> None:
         text = self._open_text(part.id)
         text.metadata = part.metadata or text.metadata
         del self._texts[part.id]
@@ -256,17 +212,17 @@ class PartAssembler:
             self._order.append(text)
         return text
 
-    def _reasoning_start(self, part: ReasoningStart) -> None:
+    def _reasoning_start(self, part: content.ReasoningStart) -> None:
         reasoning = self._open_reasoning(part.id)
         reasoning.started_at = reasoning.started_at or part.at
         reasoning.note(part)
 
-    def _reasoning_delta(self, part: ReasoningDelta) -> None:
+    def _reasoning_delta(self, part: content.ReasoningDelta) -> None:
         reasoning = self._open_reasoning(part.id)
         reasoning.chunks.append(part.delta)
         reasoning.note(part)
 
-    def _reasoning_end(self, part: ReasoningEnd) -> None:
+    def _reasoning_end(self, part: content.ReasoningEnd) -> None:
         reasoning = self._open_reasoning(part.id)
         reasoning.ended_at = part.at
         reasoning.note(part)
@@ -279,18 +235,18 @@ class PartAssembler:
             self._order.append(reasoning)
         return reasoning
 
-    def _tool_input_start(self, part: ToolInputStart) -> None:
+    def _tool_input_start(self, part: content.ToolInputStart) -> None:
         call = self._open_call(part.id)
         if not call.start.name:
             call.start = part
 
-    def _tool_input_delta(self, part: ToolInputDelta) -> None:
+    def _tool_input_delta(self, part: content.ToolInputDelta) -> None:
         self._open_call(part.id).chunks.append(part.delta)
 
-    def _tool_input_end(self, part: ToolInputEnd) -> None:
+    def _tool_input_end(self, part: content.ToolInputEnd) -> None:
         self._open_call(part.id).closed = True
 
-    def _tool_call(self, part: ToolCall) -> None:
+    def _tool_call(self, part: content.ToolCall) -> None:
         call = self._open_call(part.id)
         call.complete = part
         call.closed = True
@@ -298,62 +254,61 @@ class PartAssembler:
     def _open_call(self, id_: str) -> _OpenCall:
         call = self._calls.get(id_)
         if call is None:
-            call = self._calls[id_] = _OpenCall(ToolInputStart(id=id_, name=""))
+            call = self._calls[id_] = _OpenCall(content.ToolInputStart(id=id_, name=""))
             self._order.append(call)
         return call
 
-    def _usage_update(self, part: UsageUpdate) -> None:
+    def _usage_update(self, part: content.UsageUpdate) -> None:
         self._counted = part.usage
 
-    def _tool_started(self, part: ToolStarted) -> None:
+    def _tool_started(self, part: content.ToolStarted) -> None:
         if part.call_id in self._calls:
             self._calls[part.call_id].started = True
 
-    def _tool_progress(self, part: ToolProgress) -> None:
+    def _tool_progress(self, part: content.ToolProgress) -> None:
         if part.call_id in self._calls:
             self._calls[part.call_id].note_progress(part.message)
 
-    def _tool_result(self, part: ToolResult) -> None:
+    def _tool_result(self, part: content.ToolResult) -> None:
         if part.provider_executed:
-            self._order.append(_Whole(part))
+            self._order.append(part)
         else:
             self._results.setdefault(part.call_id, part)
 
-    def _whole(self, part: Source | File) -> None:
-        self._order.append(_Whole(part))
+    def _whole(self, part: content.Source | content.File) -> None:
+        self._order.append(part)
 
-    def _finish(self, part: Finish) -> None:
+    def _finish(self, part: content.Finish) -> None:
         self.finish = part
 
-    def _leave_no_trace(self, part: Part) -> None:
+    def _leave_no_trace(self, part: content.Part) -> None:
         pass
 
+    _ADD: ClassVar[dict[type, Callable[[PartAssembler, Any], None]]] = {
+        content.TextStart: _text_start,
+        content.TextDelta: _text_delta,
+        content.TextEnd: _text_end,
+        content.ReasoningStart: _reasoning_start,
+        content.ReasoningDelta: _reasoning_delta,
+        content.ReasoningEnd: _reasoning_end,
+        content.ToolInputStart: _tool_input_start,
+        content.ToolInputDelta: _tool_input_delta,
+        content.ToolInputEnd: _tool_input_end,
+        content.ToolCall: _tool_call,
+        content.ToolResult: _tool_result,
+        content.Source: _whole,
+        content.File: _whole,
+        content.Finish: _finish,
+        content.ToolStarted: _tool_started,
+        content.ToolProgress: _tool_progress,
+        content.UsageUpdate: _usage_update,
+        content.StreamWarning: _leave_no_trace,
+        content.StreamError: _leave_no_trace,
+        content.KeepAlive: _leave_no_trace,
+    }
 
-_ADD: Final[dict[type, Callable[[PartAssembler, Any], None]]] = {
-    TextStart: PartAssembler._text_start,
-    TextDelta: PartAssembler._text_delta,
-    TextEnd: PartAssembler._text_end,
-    ReasoningStart: PartAssembler._reasoning_start,
-    ReasoningDelta: PartAssembler._reasoning_delta,
-    ReasoningEnd: PartAssembler._reasoning_end,
-    ToolInputStart: PartAssembler._tool_input_start,
-    ToolInputDelta: PartAssembler._tool_input_delta,
-    ToolInputEnd: PartAssembler._tool_input_end,
-    ToolCall: PartAssembler._tool_call,
-    ToolResult: PartAssembler._tool_result,
-    Source: PartAssembler._whole,
-    File: PartAssembler._whole,
-    Finish: PartAssembler._finish,
-    ToolStarted: PartAssembler._tool_started,
-    ToolProgress: PartAssembler._tool_progress,
-    UsageUpdate: PartAssembler._usage_update,
-    StreamWarning: PartAssembler._leave_no_trace,
-    StreamError: PartAssembler._leave_no_trace,
-    KeepAlive: PartAssembler._leave_no_trace,
-}
 
-
-def assemble(parts: Iterable[Part]) -> list[Block]:
+def assemble(parts: Iterable[content.Part]) -> list[content.Block]:
     """The raw blocks of these parts: open ends stay open."""
     assembler = PartAssembler()
     for part in parts:
@@ -361,30 +316,32 @@ def assemble(parts: Iterable[Part]) -> list[Block]:
     return assembler.blocks()
 
 
-def finalize(blocks: Sequence[Block], reason: PartialReason | None, at: datetime | None) -> list[Block]:
+def finalize(
+    blocks: Sequence[content.Block], reason: content.PartialReason | None, at: datetime | None
+) -> list[content.Block]:
     """The blocks, ready to be saved: `reason` says why they were interrupted (None: they were not), `at` when.
 
     A complete step may leave calls open, for the client to answer; an interrupted one may not. A
     provider's own call without its result is kept only where that provider accepts it.
     """
     cut = reason is not None
-    answers = {block.call_id: block for block in blocks if isinstance(block, ToolResult)}
-    streamed: list[Block] = []
+    answers = {block.call_id: block for block in blocks if isinstance(block, content.ToolResult)}
+    streamed: list[content.Block] = []
     started: set[str] = set()
     progress: dict[str, str] = {}
     for block in blocks:
         match block:
-            case Text(text="", metadata=None):
+            case content.Text(text="", metadata=None):
                 continue
-            case Reasoning(text="") if not block.signed:
+            case content.Reasoning(text="") if not block.signed:
                 continue
-            case Reasoning(ended_at=None):
+            case content.Reasoning(ended_at=None):
                 streamed.append(replace(block, ended_at=at))
-            case ToolCall(provider_executed=True) if cut and not block.standalone and block.id not in answers:
+            case content.ToolCall(provider_executed=True) if cut and not block.standalone and block.id not in answers:
                 continue
-            case ToolResult(provider_executed=False):
+            case content.ToolResult(provider_executed=False):
                 continue
-            case ToolCall(started=True):
+            case content.ToolCall(started=True):
                 started.add(block.id)
                 progress[block.id] = block.progress
                 streamed.append(replace(block, started=False, progress=""))
@@ -395,34 +352,37 @@ def finalize(blocks: Sequence[Block], reason: PartialReason | None, at: datetime
             answers[call_id] = _with_progress(answers[call_id], seen)
     if reason is not None:
         for call in streamed:
-            if isinstance(call, ToolCall) and not call.provider_executed and call.id not in answers:
+            if isinstance(call, content.ToolCall) and not call.provider_executed and call.id not in answers:
                 answer = lose_result(call) if call.id in started else answer_unrun(call, reason, UNANSWERED[reason])
                 seen = progress.get(call.id, "")
                 answers[call.id] = replace(answer, output=append_progress(answer.output, seen), progress=seen)
-    calls = [block.id for block in streamed if isinstance(block, ToolCall)]
+    calls = [block.id for block in streamed if isinstance(block, content.ToolCall)]
     local = {call_id: answer for call_id, answer in answers.items() if not answer.provider_executed}
     in_order = [local.pop(call_id) for call_id in calls if call_id in local]
     return [*streamed, *in_order, *local.values()]
 
 
-def _with_progress(answer: ToolResult, progress: str) -> ToolResult:
+def _with_progress(answer: content.ToolResult, progress: str) -> content.ToolResult:
     output = append_progress(answer.output, progress) if answer.interrupted else answer.output
     return replace(answer, output=output, progress=progress)
 
 
-_LIMITS: Final[dict[FinishReason, PartialReason]] = {"length": "length", "content_filter": "content_filter"}
+_LIMITS: Final[dict[content.FinishReason, content.PartialReason]] = {
+    "length": "length",
+    "content_filter": "content_filter",
+}
 
 
 class Conclusion(NamedTuple):
     """The result of an attempt. `whole`: it is complete. `partial`: it is incomplete and has visible output."""
 
-    blocks: list[Block]
+    blocks: list[content.Block]
     whole: bool
     partial: bool
-    reason: PartialReason | None
+    reason: content.PartialReason | None
 
 
-def conclude(assembler: PartAssembler, reason: PartialReason | None, at: datetime | None) -> Conclusion:
+def conclude(assembler: PartAssembler, reason: content.PartialReason | None, at: datetime | None) -> Conclusion:
     """Decide what is kept of a reply, whether it is partial, and why. The same rule for every way to end.
 
     `reason` is why the attempt ended, None if it ended as complete; `at` is when.
@@ -433,20 +393,20 @@ def conclude(assembler: PartAssembler, reason: PartialReason | None, at: datetim
         reason = "failed" if finish is None else limit
     cut = finish is None or limit is not None or (reason is not None and assembler.has_unfinished_call())
     blocks = finalize(assembler.blocks(), reason, at)
-    return Conclusion(blocks, whole=not cut, partial=cut and has_visible(blocks), reason=reason)
+    return Conclusion(blocks, whole=not cut, partial=cut and content.has_visible(blocks), reason=reason)
 
 
-def to_messages(blocks: Sequence[Block], **fields: Any) -> list[Message]:
+def to_messages(blocks: Sequence[content.Block], **fields: Any) -> list[content.Message]:
     """Finalized blocks as messages of the history: the assistant's, then the tools' if there are results."""
     spoken = [block for block in blocks if not _is_local_result(block)]
     results = [block for block in blocks if _is_local_result(block)]
     messages = []
     if spoken:
-        messages.append(Message(role="assistant", blocks=spoken, **fields))
+        messages.append(content.Message(role="assistant", blocks=spoken, **fields))
     if results:
-        messages.append(Message(role="tool", blocks=results))
+        messages.append(content.Message(role="tool", blocks=results))
     return messages
 
 
-def _is_local_result(block: Block) -> bool:
-    return isinstance(block, ToolResult) and not block.provider_executed
+def _is_local_result(block: content.Block) -> bool:
+    return isinstance(block, content.ToolResult) and not block.provider_executed

@@ -163,6 +163,21 @@ def recover_outcome(result: ToolResult) -> ToolResult:
     return replace(result, outcome=outcome, reason=reason)
 
 
+def take_note(metadata: Metadata) -> Metadata | None:
+    """Take what a compatible API noted in a block's metadata, as `request`, before turns had requests (schema 0018).
+
+    A note of the AI SDK, which is only the id of a message of the client's, becomes `ui_id` of the same block. Whatever
+    else a user has written there stays. This, too, is only for old rows and old files.
+    """
+    note = metadata.get("request")
+    if not isinstance(note, dict) or not ("response" in note or "ui_id" in note):
+        return None
+    del metadata["request"]
+    if "ui_id" in note:
+        metadata["ui_id"] = note["ui_id"]
+    return note
+
+
 class Source(Value, tag="source", frozen=True):
     """A source of the reply: a page, a document, a passage."""
 

@@ -82,25 +82,13 @@ def encode(value: Any) -> bytes:
 decode_part: Final = msgspec.json.Decoder(Part).decode
 decode_parts: Final = msgspec.json.Decoder(list[Part]).decode
 decode_blocks: Final = msgspec.json.Decoder(list[Block]).decode
-
-
 MAX_TITLE_LENGTH: Final = 80
-
-
 _LONGEST_SOURCE: Final = 10_000
-
-
 _LONGEST_LINE: Final = 1000
-
-
 _EMPTY_LINE: Final = re.compile(r"\s*(?:(?:```|~~~).*|[-=*_|:\s]*)")
 """A fence, a rule, what underlines a heading or a table's head."""
-
-
 _BLOCK: Final = re.compile(r"\s*(?:>|#{1,6}\s|[-*+]\s(?:\s*\[[ xX]\]\s)?|\d{1,9}[.)]\s)")
 """What begins a quotation, a heading, an item of a list or a task."""
-
-
 _INLINE: Final = (
     (re.compile(r"!?\[([^\]]*)\](?:\([^()\s]*(?:\s+[\"'][^\"']*[\"'])?\)|\[[^\]]*\])"), r"\1"),  # links, pictures
     (re.compile(r"<((?:https?://|mailto:)[^<>\s]+)>"), r"\1"),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from operator import add
 from typing import Final, Literal
 
 import msgspec
@@ -20,8 +21,6 @@ from msgspec.structs import replace
 from indelible.content.blocks import File, Metadata, Source, ToolCall, ToolResult, Value
 
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter"]
-
-
 MAX_TOKENS: Final = 10**9
 """No call uses more tokens than this. A larger count is a mistake of the provider, and counts as unknown."""
 
@@ -49,13 +48,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
         return Usage(**{name: count if 0 <= count <= MAX_TOKENS else 0 for name, count in counts.items()})
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            input_tokens=self.input_tokens + other.input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
-            cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
-            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
-        )
+        return Usage(*map(add, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
 
 
 class TextStart(Value, tag="text_start", frozen=True, gc=False):

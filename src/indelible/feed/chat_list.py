@@ -11,8 +11,6 @@ all and gets the whole list again (`chats`), so memory is bounded and no other r
 
 Must stay true (tests/feed/test_chat_list.py): what a reader was sent, applied in order, is what the store has; another
 user's chats are never sent; hundreds of readers of one user cost one query per round.
-
-reader.py weaves these events into the feed of a chat (`Reader.attach`); docs/feed.md shows their JSON.
 """
 
 from __future__ import annotations

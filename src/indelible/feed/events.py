@@ -143,18 +143,10 @@ _SHAPES: Final[dict[EventKind, Callable[[Event, dict[str, Any], Changes], Any]]]
     "error": _shape_plainly,
     "chat": _shape_plainly,
 }
-
-
 START: Final = "start"
 """As a cursor: everything from the beginning."""
-
-
 _MARK_BYTES: Final = 6
-
-
 _LONGEST: Final = 256
-
-
 _LARGEST: Final = 2**63 - 1
 
 
@@ -166,8 +158,6 @@ class _Cursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-
-
 _decode: Final = msgspec.msgpack.Decoder(_Cursor).decode
 
 

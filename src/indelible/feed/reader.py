@@ -312,12 +312,14 @@ class Reader:
         cursor = self._cursor
         if cursor.is_live:
             await self._woken.wait()
-        elif cursor.position is None:
-            cursor.buffer(await self._load_snapshot())
-        elif self._has_caught_up(cursor.position):
+        elif cursor.position is not None and self._has_caught_up(cursor.position):
             cursor.go_live()
         else:
-            steps = await self._load_after(cursor.position)
+            try:
+                steps = await self._load(cursor.position)
+            except NotFound:
+                self.end("deleted")
+                return
             cursor.buffer(steps)
             if not steps:  # the channel knows of a commit that this read was too early for
                 await self._woken.wait()
@@ -326,20 +328,11 @@ class Reader:
         edge = self._channel.position
         return edge is not None and covers(position, edge)
 
-    async def _load_after(self, position: Position) -> list[TimelineStep]:
-        try:
-            return (await self._channel.loader.load_after(position))[0]
-        except NotFound:
-            self.end("deleted")
-            return []
-
-    async def _load_snapshot(self) -> list[TimelineStep]:
-        try:
-            snapshot, position = await self._channel.loader.load_snapshot()
-        except NotFound:
-            self.end("deleted")
-            return []
-        return [self._share(snapshot, position)]
+    async def _load(self, position: Position | None) -> list[TimelineStep]:
+        """What comes after this position, or a snapshot if there is none."""
+        if position is None:
+            return [self._share(*await self._channel.loader.load_snapshot())]
+        return (await self._channel.loader.load_after(position))[0]
 
     def _share(self, snapshot: ChatSnapshot, position: Position) -> TimelineStep:
         self._shows_pending = snapshot.status == PENDING

@@ -1,10 +1,12 @@
-"""Where the bytes of files are, as the setting `files` says it, and two of the three places.
+"""Where the bytes of files are stored, whichever of three places that is, and two of the places.
+
+A file is a row in the database (store.py) and bytes somewhere, as the setting `files` says it:
 
     database                                          in the database itself (the default)
     directory:/var/lib/indelible/files                one file each
     s3://bucket/prefix?endpoint=https://host&region=eu-north-1      (s3.py)
 
-A mistake in it is reported at the start, in one sentence, and not with the first upload.
+A mistake in it is reported at the start, in one sentence, and not with the first upload (app/compose.py).
 
 In the database, bytes are rows of a quarter of a megabyte. Every chunk is a transaction of its own and shares its
 commit with nothing else (`slow`), so a large upload lets the journal and every other writer in between two chunks, and
@@ -15,32 +17,80 @@ In a directory, a file is written under another name, made durable (fsync) and t
 durable too: after a crash there is the whole file or none under its name. All calls run in threads: a disk may take its
 time. The files are spread over 1,024 directories by the last characters of their ids, which are random.
 
-Must stay true (tests/files/test_byte_stores.py): in a directory, mode 0600; a commit is durable; an aborted or crashed
-write is never readable, and `delete` removes what it left.
+Must stay true (tests/files/test_byte_stores.py): every sentence of the protocols below, in each of the places; in a
+directory, mode 0600; a commit is durable; an aborted or crashed write is never readable, and `delete` removes what it
+left.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Final, TypeVar
-from urllib.parse import parse_qsl, urlsplit
+from typing import Final, Literal, Protocol, TypeVar
 
-from indelible.clock import Clock
 from indelible.concurrency.tasks import run_to_completion
 from indelible.errors import Invalid, StoredFileNotFound, StoreFailed
-from indelible.files.byte_store import CHUNK_BYTES, VARIANT_SUFFIX, ByteStore, FilePlace, FileVariant
-from indelible.files.s3 import Credentials, S3Bytes
 from indelible.store.database.transaction import Database, upsert
 
+FilePlace = Literal["database", "directory", "s3"]
+FileVariant = Literal["content", "preview"]
+CHUNK_BYTES: Final = 256 * 1024
+"""How much of a file is in memory at a time, and in one row of the database."""
+VARIANT_SUFFIX: Final[dict[FileVariant, str]] = {"content": "", "preview": ".preview"}
+"""How the names of a file's bytes end, where bytes have names: in a directory and in S3."""
+
+DATABASE: Final = "database"
+_DIRECTORY: Final = "directory:"
+PLACES: Final = "It must be database, directory:/path or s3://bucket/prefix?endpoint=URL&region=NAME"
+"""What the setting may be."""
+
+T = TypeVar("T")
 _READ: Final = "SELECT content FROM file_chunks WHERE file_id = $1 AND variant = $2 AND n = $3"
 _DELETE_SOME: Final = """
 DELETE FROM file_chunks WHERE file_id = $1 AND (variant, n) IN (
     SELECT variant, n FROM file_chunks WHERE file_id = $1 LIMIT 8
 )
 """
+
+
+def split_chunks(data: bytes) -> Iterator[bytes]:
+    """The same bytes in chunks of `CHUNK_BYTES`, the last one perhaps smaller."""
+    for start in range(0, len(data), CHUNK_BYTES):
+        yield data[start : start + CHUNK_BYTES]
+
+
+class ByteWriter(Protocol):
+    """Receives the bytes of one file, in order."""
+
+    async def write(self, chunk: bytes) -> None:
+        """Add bytes. Every chunk but the last has `CHUNK_BYTES`."""
+
+    async def commit(self) -> None:
+        """Make the bytes durable and readable."""
+
+    async def abort(self) -> None:
+        """Release what the writer holds in this process. What is stored already is removed by `delete`."""
+
+
+class ByteStore(Protocol):
+    @property
+    def place(self) -> FilePlace: ...
+
+    def open_writer(self, file_id: str, variant: FileVariant) -> ByteWriter:
+        """A writer for this variant of a file. Nothing is readable before its `commit`, or afterwards changed."""
+
+    def read(
+        self, file_id: str, variant: FileVariant, *, start: int = 0, stop: int | None = None
+    ) -> AsyncIterator[bytes]:
+        """The bytes from `start` to before `stop`. Raises `NotFound` if there are none under this name."""
+
+    async def delete(self, file_id: str) -> None:
+        """Remove every variant, and what a crash left of it. It may be gone already."""
+
+    async def close(self) -> None:
+        """Release connections."""
 
 
 class DatabaseBytes:
@@ -99,9 +149,6 @@ class DatabaseWriter:
 
     async def abort(self) -> None:
         pass
-
-
-T = TypeVar("T")
 
 
 class DirectoryBytes:
@@ -222,54 +269,7 @@ def _read_at(path: Path, place: int, size: int) -> bytes:
         return file.read(size)
 
 
-DATABASE: Final = "database"
-
-
-_DIRECTORY: Final = "directory:"
-
-
-_FORMS: Final = "It must be database, directory:/path or s3://bucket/prefix?endpoint=URL&region=NAME"
-
-
-_KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-
-
-async def open_bytes(
-    place: str, database: Database, *, clock: Clock, environment: Mapping[str, str] | None = None
-) -> ByteStore:
-    """The byte store that the setting names. Raises `Invalid` if it names none, or one that cannot be used."""
-    if place == DATABASE:
-        return DatabaseBytes(database)
-    directory = find_directory(place)
-    if directory is not None:
-        opened = DirectoryBytes(directory)
-        await opened.open()
-        return opened
-    if place.startswith("s3://"):
-        return _open_s3(place, clock, os.environ if environment is None else environment)
-    raise Invalid(f"files: unknown place. {_FORMS}.")
-
-
 def find_directory(place: str) -> Path | None:
     """The directory that the setting names; None if it names none."""
     name = place.removeprefix(_DIRECTORY)
     return Path(name).expanduser().absolute() if place.startswith(_DIRECTORY) and name else None
-
-
-def _open_s3(place: str, clock: Clock, environment: Mapping[str, str]) -> S3Bytes:
-    parts = urlsplit(place)
-    given = dict(parse_qsl(parts.query))
-    unknown = sorted(set(given) - {"endpoint", "region"})
-    if not parts.netloc or "@" in parts.netloc or unknown:
-        raise Invalid(f"files: not an S3 place. {_FORMS}; keys come from {' and '.join(_KEYS)}.")
-    missing = [name for name in _KEYS if not environment.get(name)]
-    if missing:
-        raise Invalid(f"files: S3 needs {' and '.join(missing)} in the environment.")
-    region = given.get("region") or environment.get("AWS_REGION") or "us-east-1"
-    endpoint = given.get("endpoint") or f"https://s3.{region}.amazonaws.com"
-    if not endpoint.startswith(("http://", "https://")):
-        raise Invalid("files: the endpoint must begin with http:// or https://.")
-    access_key, secret_key = (environment[name] for name in _KEYS)
-    credentials = Credentials(access_key, secret_key, environment.get("AWS_SESSION_TOKEN") or None)
-    address = f"{endpoint.rstrip('/')}/{parts.netloc}"
-    return S3Bytes(address, prefix=parts.path, region=region, credentials=credentials, clock=clock)

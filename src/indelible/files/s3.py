@@ -26,18 +26,19 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import IO, Any, Final, NamedTuple, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 import aiohttp
 from yarl import URL
 
 from indelible.clock import Clock
 from indelible.concurrency.tasks import Backoff, run_to_completion
-from indelible.errors import NotFound, StoredFileNotFound, StoreFailed
-from indelible.files.byte_store import CHUNK_BYTES, VARIANT_SUFFIX, FilePlace, FileVariant
+from indelible.errors import Invalid, NotFound, StoredFileNotFound, StoreFailed
+from indelible.files.bytes import CHUNK_BYTES, PLACES, VARIANT_SUFFIX, FilePlace, FileVariant
 
 EMPTY_SHA256: Final = hashlib.sha256(b"").hexdigest()
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
+_KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 
 class Credentials(NamedTuple):
@@ -89,11 +90,7 @@ def escape_path(path: str) -> str:
 
 
 T = TypeVar("T")
-
-
 _ATTEMPTS: Final = 3
-
-
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=60)
 
 
@@ -247,10 +244,26 @@ async def read_file(file: IO[bytes]) -> AsyncIterator[bytes]:
     """From its beginning, and by position: a request that failed may still be reading when it is repeated."""
     await _run(file.flush)
     start = 0
-    while chunk := await _run(_read_at, file, start):
+    while chunk := await _run(os.pread, file.fileno(), CHUNK_BYTES, start):
         start += len(chunk)
         yield chunk
 
 
-def _read_at(file: IO[bytes], start: int) -> bytes:
-    return os.pread(file.fileno(), CHUNK_BYTES, start)
+def open_s3(place: str, clock: Clock, environment: Mapping[str, str]) -> S3Bytes:
+    """The place of this setting. Raises `Invalid` for a mistake in it, or a missing key."""
+    parts = urlsplit(place)
+    given = dict(parse_qsl(parts.query))
+    unknown = sorted(set(given) - {"endpoint", "region"})
+    if not parts.netloc or "@" in parts.netloc or unknown:
+        raise Invalid(f"files: not an S3 place. {PLACES}; keys come from {' and '.join(_KEYS)}.")
+    missing = [name for name in _KEYS if not environment.get(name)]
+    if missing:
+        raise Invalid(f"files: S3 needs {' and '.join(missing)} in the environment.")
+    region = given.get("region") or environment.get("AWS_REGION") or "us-east-1"
+    endpoint = given.get("endpoint") or f"https://s3.{region}.amazonaws.com"
+    if not endpoint.startswith(("http://", "https://")):
+        raise Invalid("files: the endpoint must begin with http:// or https://.")
+    access_key, secret_key = (environment[name] for name in _KEYS)
+    credentials = Credentials(access_key, secret_key, environment.get("AWS_SESSION_TOKEN") or None)
+    address = f"{endpoint.rstrip('/')}/{parts.netloc}"
+    return S3Bytes(address, prefix=parts.path, region=region, credentials=credentials, clock=clock)

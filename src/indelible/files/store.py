@@ -1,7 +1,7 @@
 """Files: their rows, quotas, uploads and uses.
 
 The row of a file is always in the database, so that a message and the use of its file are one transaction; its bytes
-are in one of three places (byte_store.py).
+are in one of three places (bytes.py).
 
 An upload is three things in this order: a row that says `uploading` and reserves the announced size, the bytes, and one
 transaction that makes the row `ready`. Whatever happens in between, the row is there to find the bytes by: an upload
@@ -17,14 +17,13 @@ The sweep marks in one transaction and removes bytes in others, so a crash betwe
 
 Must stay true (tests/files/test_file_store.py, test_file_uses.py): every sentence below, on both databases and in each
 place.
-store/commands/history.py records the uses of files, and releases them with their chat.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -44,7 +43,7 @@ from indelible.errors import (
     TooMany,
     UnsupportedType,
 )
-from indelible.files.byte_store import CHUNK_BYTES, ByteStore, ByteWriter, split_chunks
+from indelible.files.bytes import CHUNK_BYTES, ByteStore, ByteWriter, split_chunks
 from indelible.files.images import PictureLine, Size, find_size, make_preview
 from indelible.files.media_types import clean_name, find_media_type, is_allowed
 from indelible.ids import is_id, new_id
@@ -307,7 +306,7 @@ class FileStore:
             return False
         return await self._database.read(lambda given: is_file_shown(given, chat_id, file_id))
 
-    async def read_file(self, file_id: str, *, start: int = 0, stop: int | None = None) -> AsyncIterator[bytes]:
+    async def read_file(self, file_id: str, *, start: int = 0, stop: int | None = None) -> AsyncGenerator[bytes, None]:
         """The bytes of a file from `start` to before `stop`, in chunks. The caller has checked the owner."""
         row = await self._database.read(lambda given: given.one(_PLACE, file_id), single=True)
         if row is None:

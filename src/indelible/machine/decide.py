@@ -23,39 +23,30 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from indelible.errors import ChatNotFound, Interrupted, LeaseLost
-from indelible.machine.commands import (
-    ActionExpired,
-    AnnounceRetry,
-    Command,
-    Create,
-    KeepSummary,
-    Release,
-    StartAttempt,
-    WorkerCommand,
-)
+from indelible.machine import commands
 from indelible.machine.decide_user import DECIDE_USER, create
 from indelible.machine.decide_worker import DECIDE_WORKER
 from indelible.machine.decision import NOTHING, Decision, is_turn, refuse
 from indelible.machine.states import Snapshot, Status
 from indelible.machine.transitions import TABLE
 
-_BEGINNINGS: Final = (StartAttempt, AnnounceRetry, KeepSummary)
-_DECIDE: Final[dict[type[Command], Callable[[Snapshot, Any], Decision]]] = {**DECIDE_USER, **DECIDE_WORKER}
+_BEGINNINGS: Final = (commands.StartAttempt, commands.AnnounceRetry, commands.KeepSummary)
+_DECIDE: Final[dict[type[commands.Command], Callable[[Snapshot, Any], Decision]]] = {**DECIDE_USER, **DECIDE_WORKER}
 
 
-def decide(snapshot: Snapshot | None, command: Command) -> Decision:
+def decide(snapshot: Snapshot | None, command: commands.Command) -> Decision:
     """The decision for this command; a snapshot of None means that the chat does not exist."""
     if snapshot is None:
-        if isinstance(command, Create):
+        if isinstance(command, commands.Create):
             return create(command)
-        if isinstance(command, WorkerCommand):
+        if isinstance(command, commands.WorkerCommand):
             raise LeaseLost("The chat was deleted.")
         raise ChatNotFound
-    if isinstance(command, WorkerCommand):
+    if isinstance(command, commands.WorkerCommand):
         settled = _check_worker(snapshot, command)
         if settled is not None:
             return settled
-    if isinstance(command, ActionExpired) and not is_turn(snapshot, command.turn_id):
+    if isinstance(command, commands.ActionExpired) and not is_turn(snapshot, command.turn_id):
         return NOTHING
     targets = TABLE[command.name].get(snapshot.state)
     if targets is None:
@@ -65,10 +56,10 @@ def decide(snapshot: Snapshot | None, command: Command) -> Decision:
     return _DECIDE[type(command)](snapshot, command)
 
 
-def _check_worker(snapshot: Snapshot, command: WorkerCommand) -> Decision | None:
+def _check_worker(snapshot: Snapshot, command: commands.WorkerCommand) -> Decision | None:
     if command.epoch != snapshot.epoch:
         raise LeaseLost(f"The lease of epoch {command.epoch} is over; the chat is at {snapshot.epoch}.")
-    if isinstance(command, Release):
+    if isinstance(command, commands.Release):
         return NOTHING if snapshot.holder is None else None
     if isinstance(command, _BEGINNINGS):
         _check_holder(snapshot)

@@ -2,8 +2,6 @@
 
 A piece is a short list of effects that always belong together, such as closing what is open. It reads the snapshot
 only for facts that every command may read, so that no command needs a fact because of a piece that it does not use.
-
-The decisions themselves are decide_user.py and decide_worker.py.
 """
 
 from __future__ import annotations

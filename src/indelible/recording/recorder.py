@@ -18,9 +18,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from indelible.api.records import AttemptRecord, Record, RunKind, RunRecord, StepRecord
+from indelible.api.records import AttemptRecord, Record, RunRecord, StepRecord
 from indelible.api.shapes import DebugMode
 from indelible.clock import Clock
 from indelible.ids import new_id
@@ -87,29 +87,11 @@ class DebugRecorder:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def record(
-        self,
-        *,
-        chat_id: str,
-        turn_id: str | None,
-        kind: RunKind,
-        model: str | None,
-        worker_id: str,
-        mode: DebugMode | None = None,
-    ) -> RecordedRun:
-        """Record this task's exchanges with providers until the end of the block."""
+    def record(self, *, mode: DebugMode | None = None, **run: Any) -> RecordedRun:
+        """Record this task's exchanges with providers until the end of the block. `run` are fields of a `RunRecord`."""
 
         def describe() -> RunRecord:
-            return RunRecord(
-                id=new_id("run"),
-                chat_id=chat_id,
-                turn_id=turn_id,
-                kind=kind,
-                status="in_progress",
-                worker_id=worker_id,
-                model=model,
-                started_at=self.clock.now(),
-            )
+            return RunRecord(id=new_id("run"), status="in_progress", started_at=self.clock.now(), **run)
 
         return RecordedRun(self, describe, mode or self._mode)
 
@@ -239,33 +221,29 @@ class DebugRecorder:
 
 def _redact(batch: Sequence[QueueItem]) -> list[Record | None]:
     """Runs in a thread, because it takes time. What cannot be redacted is not kept: None."""
-    return [_try_to_describe(*item) if isinstance(item, tuple) else item for item in batch]
+    return [_describe(*item) if isinstance(item, tuple) else item for item in batch]
 
 
-def _try_to_describe(step: StepRecord, attempt: ExchangeRecord) -> AttemptRecord | None:
+def _describe(step: StepRecord, attempt: ExchangeRecord) -> AttemptRecord | None:
     try:
-        return _describe(step, attempt)
+        return AttemptRecord(
+            chat_id=step.chat_id,
+            run_id=step.run_id,
+            step=step.step,
+            number=attempt.number,
+            status=attempt.status,
+            status_code=attempt.status_code,
+            method=attempt.method,
+            url=attempt.url,
+            request_headers=attempt.request_headers,
+            request_body=attempt.request_body,
+            response_headers=attempt.response_headers if attempt.status_code is not None else None,
+            response_body=attempt.response_body,
+            error=attempt.error,
+            started_at=attempt.started_at or attempt.ended_at,
+            head_at=attempt.answered_at,
+            ended_at=attempt.ended_at,
+        )
     except Exception as bug:
         _log.warning("An exchange could not be redacted: %s.", type(bug).__name__)
         return None
-
-
-def _describe(step: StepRecord, attempt: ExchangeRecord) -> AttemptRecord:
-    return AttemptRecord(
-        chat_id=step.chat_id,
-        run_id=step.run_id,
-        step=step.step,
-        number=attempt.number,
-        status=attempt.status,
-        status_code=attempt.status_code,
-        method=attempt.method,
-        url=attempt.url,
-        request_headers=attempt.request_headers,
-        request_body=attempt.request_body,
-        response_headers=attempt.response_headers if attempt.status_code is not None else None,
-        response_body=attempt.response_body,
-        error=attempt.error,
-        started_at=attempt.started_at or attempt.ended_at,
-        head_at=attempt.answered_at,
-        ended_at=attempt.ended_at,
-    )

@@ -55,9 +55,7 @@ class RecordQueue(Protocol):
     def count_dropped(self) -> None: ...
 
 
-def _best_effort(
-    do: Callable[Concatenate[RecordedRun, P], None],
-) -> Callable[Concatenate[RecordedRun, P], None]:
+def _best_effort(do: Callable[Concatenate[RecordedRun, P], None]) -> Callable[Concatenate[RecordedRun, P], None]:
     """An error costs only the rest of this run's record; nothing else is affected."""
 
     @wraps(do)

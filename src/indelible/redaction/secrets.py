@@ -123,8 +123,7 @@ _PATTERNS: Final = (
     _compile("eyj", rf"(?<![_\-]){_START}(?-i:eyJ)[A-Z0-9_\-]{{5,}}+(?:\.[A-Z0-9_\-]*+){{1,4}}+"),
     # what follows the name of a scheme, if it is no ordinary word
     _compile(
-        "bearer",
-        rf"{_START}bearer{_BLANKS}(?P<hidden>{_TOKEN}{{16,}}+|(?=[A-Z]{{0,64}}+[0-9._~+/=\-]){_TOKEN}{{4,}}+)",
+        "bearer", rf"{_START}bearer{_BLANKS}(?P<hidden>{_TOKEN}{{16,}}+|(?=[A-Z]{{0,64}}+[0-9._~+/=\-]){_TOKEN}{{4,}}+)"
     ),
     _compile("basic token", rf"{_START}(?:basic|token){_BLANKS}(?P<hidden>(?=[A-Z+/\-]{{0,64}}+[0-9]){_TOKEN}{{8,}}+)"),
     _compile(

@@ -39,8 +39,7 @@ from typing import Final
 import uvicorn
 
 from indelible.app.compose import open_app
-from indelible.concurrency.forks import closed_in_children
-from indelible.concurrency.tasks import count_abandoned
+from indelible.concurrency.tasks import closed_in_children, count_abandoned
 from indelible.errors import IndelibleError
 from indelible.loopback import is_loopback
 from indelible.server.app import Server
@@ -234,11 +233,7 @@ def _calm_the_collector() -> None:
 
 
 async def run_worker(
-    settings: Settings,
-    *,
-    tools: Sequence[AnyTool],
-    on_ready: Callable[[], None],
-    client_tools: Sequence[AnyTool] = (),
+    settings: Settings, *, tools: Sequence[AnyTool], on_ready: Callable[[], None], client_tools: Sequence[AnyTool] = ()
 ) -> None:
     """A worker as a process: it runs until a signal, and then hands off its chats."""
     stopped = asyncio.Event()

@@ -255,13 +255,7 @@ class AccountStore:
         return None if opened is None else (opened, secret)
 
     async def add_session(
-        self,
-        user_id: str,
-        *,
-        method: LoginMethod,
-        scopes: Sequence[Scope],
-        expires_at: datetime,
-        bound_to: str = "",
+        self, user_id: str, *, method: LoginMethod, scopes: Sequence[Scope], expires_at: datetime, bound_to: str = ""
     ) -> str:
         """Create a session for a user who has logged in elsewhere; returns its secret.
 

@@ -12,8 +12,6 @@ have fixed limits; the limits of content are settings.
 
 Must stay true (tests/store/test_payloads.py): mypy rejects every payload with a command that ignores it; a command
 that lacks a required payload raises `TypeError` and changes nothing.
-
-store/commands writes the content; store/commands/turns.py ends an attempt with it.
 """
 
 from __future__ import annotations
@@ -28,34 +26,10 @@ from indelible.api.inputs import MAX_DESCRIPTION, MAX_LABEL, MAX_LABELS, MAX_NAM
 from indelible.api.shapes import DebugMode, Timings
 from indelible.content import TOOL_NAME, Block, Message, Part, ToolResult, ToolSpec, Usage, encode
 from indelible.errors import Invalid, TooLarge
-from indelible.machine.commands import (
-    AddMessages,
-    AnnounceRetry,
-    AwaitAction,
-    Command,
-    CommitStep,
-    Compact,
-    Continue,
-    Create,
-    Edit,
-    EditQueued,
-    Fail,
-    FinishInterruption,
-    FinishTurn,
-    KeepSummary,
-    Regenerate,
-    Release,
-    Retry,
-    Send,
-    SendInterrupt,
-    SendSteer,
-    StartAttempt,
-    ToolResults,
-    UpdateChat,
-)
+from indelible.machine import commands
 
-C = TypeVar("C", bound=Command)
-C_contra = TypeVar("C_contra", bound=Command, contravariant=True)
+C = TypeVar("C", bound=commands.Command)
+C_contra = TypeVar("C_contra", bound=commands.Command, contravariant=True)
 
 
 class Payload(msgspec.Struct, Generic[C_contra], frozen=True, kw_only=True):
@@ -75,7 +49,7 @@ def require(payload: Payload[Any] | None, kind: type[P]) -> P:
 # --- from users ---
 
 
-class NewChat(Payload[Create], frozen=True, kw_only=True):
+class NewChat(Payload[commands.Create], frozen=True, kw_only=True):
     """A chat's owner and metadata; `blocks` are its first message, if there is one. The client runs `tools`.
 
     A `suggested_title` is the title of a chat that has none, until there is a better one. A conversation that began
@@ -99,7 +73,9 @@ class NewChat(Payload[Create], frozen=True, kw_only=True):
     request: dict[str, Any] | None = None
 
 
-class UserInput(Payload[Send | SendInterrupt | SendSteer | Edit], frozen=True, kw_only=True):
+class UserInput(
+    Payload[commands.Send | commands.SendInterrupt | commands.SendSteer | commands.Edit], frozen=True, kw_only=True
+):
     """A message. `model` answers it; the author defaults to the owner. `request` is kept with the turn that it starts.
 
     `suggested_title` is for the first message of a chat that has no title.
@@ -112,7 +88,7 @@ class UserInput(Payload[Send | SendInterrupt | SendSteer | Edit], frozen=True, k
     request: dict[str, Any] | None = None
 
 
-class AddedHistory(Payload[AddMessages], frozen=True, kw_only=True):
+class AddedHistory(Payload[commands.AddMessages], frozen=True, kw_only=True):
     """Messages that were said elsewhere, in their order.
 
     `suggested_title` is for a chat that has no message yet, and no title.
@@ -122,26 +98,28 @@ class AddedHistory(Payload[AddMessages], frozen=True, kw_only=True):
     suggested_title: str | None = None
 
 
-class QueuedInput(Payload[EditQueued], frozen=True, kw_only=True):
+class QueuedInput(Payload[commands.EditQueued], frozen=True, kw_only=True):
     """The new content of a queued message. Its model and its author do not change."""
 
     blocks: list[Block]
 
 
-class ModelChoice(Payload[Regenerate | Retry | Continue | Compact], frozen=True, kw_only=True):
+class ModelChoice(
+    Payload[commands.Regenerate | commands.Retry | commands.Continue | commands.Compact], frozen=True, kw_only=True
+):
     """The model of a new turn; None means the chat's model."""
 
     model: str | None = None
 
 
-class ToolResultsInput(Payload[ToolResults], frozen=True, kw_only=True):
+class ToolResultsInput(Payload[commands.ToolResults], frozen=True, kw_only=True):
     """The results of the calls that the command names. `request` is kept with the turn that they resume."""
 
     results: list[ToolResult]
     request: dict[str, Any] | None = None
 
 
-class ChatPatch(Payload[UpdateChat], frozen=True, kw_only=True, omit_defaults=True):
+class ChatPatch(Payload[commands.UpdateChat], frozen=True, kw_only=True, omit_defaults=True):
     """New metadata of a chat. Unset fields stay unchanged; None removes a value.
 
     `label_pairs` replace only the labels of the form `key=value`, which a wire shows as metadata.
@@ -179,14 +157,14 @@ class WithStep(WithPending[C_contra], frozen=True, kw_only=True):
     timings: Timings | None = None
 
 
-class AttemptStart(WithPending[StartAttempt], frozen=True, kw_only=True):
+class AttemptStart(WithPending[commands.StartAttempt], frozen=True, kw_only=True):
     """The model that really answers. `pending` belongs to an attempt that is still open, and is saved with it."""
 
     model: str | None = None
     provider: str | None = None
 
 
-class RetryScheduled(WithPending[AnnounceRetry], frozen=True, kw_only=True):
+class RetryScheduled(WithPending[commands.AnnounceRetry], frozen=True, kw_only=True):
     """`retry` tells readers about the wait; `error` is recorded with the failed attempt."""
 
     retry: dict[str, Any]
@@ -194,38 +172,40 @@ class RetryScheduled(WithPending[AnnounceRetry], frozen=True, kw_only=True):
     usage: Usage | None = None
 
 
-class Summary(Payload[KeepSummary], frozen=True, kw_only=True):
+class Summary(Payload[commands.KeepSummary], frozen=True, kw_only=True):
     """The text that replaces the conversation so far in every later prompt, and the notice for people."""
 
     summary: Message
     notice: str | None = None
 
 
-class StepResult(WithStep[CommitStep | FinishTurn | FinishInterruption], frozen=True, kw_only=True):
+class StepResult(
+    WithStep[commands.CommitStep | commands.FinishTurn | commands.FinishInterruption], frozen=True, kw_only=True
+):
     """The result of a step: one with a successor, the last one of a turn, or one that the user stopped."""
 
 
-class AwaitedStep(WithStep[AwaitAction], frozen=True, kw_only=True):
+class AwaitedStep(WithStep[commands.AwaitAction], frozen=True, kw_only=True):
     """A step whose tool calls the client answers, within `deadline_s`; None means no deadline."""
 
     deadline_s: float | None = None
 
 
-class CompactionResult(WithStep[FinishTurn], frozen=True, kw_only=True):
+class CompactionResult(WithStep[commands.FinishTurn], frozen=True, kw_only=True):
     """The end of a compaction: the summary, if there was anything to summarise, and the notice for people."""
 
     summary: Message | None = None
     notice: str | None = None
 
 
-class Failure(WithStep[Fail], frozen=True, kw_only=True):
+class Failure(WithStep[commands.Fail], frozen=True, kw_only=True):
     """Why a turn failed: `error` stays on the chat until its status changes; people read `notice` in the history."""
 
     error: dict[str, Any] | None = None
     notice: str | None = None
 
 
-class Leftover(WithPending[Release], frozen=True, kw_only=True):
+class Leftover(WithPending[commands.Release], frozen=True, kw_only=True):
     """The parts that a worker has not flushed yet when it releases a chat."""
 
 

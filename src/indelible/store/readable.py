@@ -171,12 +171,7 @@ class ReadableStore:
         return await self._ask(find_response, key)
 
     async def list_chats(
-        self,
-        owner_id: str,
-        *,
-        wanted: ChatFilter = ALL_CHATS,
-        after: ListCursor | None = None,
-        limit: int = 50,
+        self, owner_id: str, *, wanted: ChatFilter = ALL_CHATS, after: ListCursor | None = None, limit: int = 50
     ) -> list[ChatSummary]:
         """A user's chats, pinned first, then most recently updated first, from `after` on, or before it.
 

@@ -119,13 +119,9 @@ def _show(summary: ChatSummary, hit: _Hit, texts: dict[str, str], query: Query) 
 RECENT: Final[dict[Dialect, int]] = {"sqlite": 5_000, "postgresql": 20_000}
 """Entries of a user that are looked at before the index is asked for the older ones. PostgreSQL looks at them faster,
 and what its index finds has to be sorted."""
-
-
 _OLDEST_RECENT: Final = """
     SELECT id FROM search_entries WHERE owner_id = $1 AND id <= $2 ORDER BY id DESC LIMIT 1 OFFSET $3
     """
-
-
 _RECENT: Final[dict[Dialect, str]] = {
     "sqlite": """
     SELECT id, chat_id, message_id FROM search_entries
@@ -139,8 +135,6 @@ _RECENT: Final[dict[Dialect, str]] = {
     WHERE {matches} ORDER BY id DESC LIMIT $4
     """,
 }
-
-
 _OLDER: Final[dict[Dialect, str]] = {
     "sqlite": """
     SELECT i.rowid AS id, e.chat_id, e.message_id FROM search_index AS i CROSS JOIN search_entries AS e

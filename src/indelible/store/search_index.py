@@ -201,30 +201,14 @@ def spell_match(words: tuple[str, ...], owner_id: str, dialect: Dialect) -> Any:
 
 MAX_TEXT: Final = 200_000
 """Characters of a text that are indexed; the rest is not found."""
-
-
 MAX_WORDS: Final = 20_000
-
-
 MAX_WORD: Final = 64
 """Characters. Of a longer word only the beginning counts, in texts and in queries alike."""
-
-
 MAX_QUERY_WORDS: Final = 16
-
-
 SNIPPET: Final = 160
-
-
 _BEFORE: Final = 40
-
-
 _SINGLE: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-
-
 _WORD: Final = re.compile(rf"[{_SINGLE}]|[^\W_{_SINGLE}]+")
-
-
 _SPACE: Final = re.compile(r"\s+")
 
 

@@ -25,18 +25,12 @@ from indelible.store.database.transaction import Database, Row, Transaction, cle
 from indelible.store.queries.listing import find_owner, load_summary
 
 _SHARE: Final = "SELECT s.id, u.name, s.created_at FROM shares AS s LEFT JOIN users AS u ON u.id = s.user_id"
-
-
 _ACTIVE: Final = "SELECT id FROM users WHERE name = $1 AND disabled_at IS NULL"
 """Whoever shares a chat learns no difference between a user who is disabled and none."""
-
-
 _SHARED: Final = """
     SELECT c.id FROM shares AS s JOIN chats AS c ON c.id = s.chat_id WHERE s.user_id = $1
     ORDER BY c.updated_at DESC, c.id DESC LIMIT $2
     """
-
-
 _OF_FILE: Final = """
     SELECT s.id, s.chat_id, c.owner_id FROM file_uses AS f
     JOIN shares AS s ON s.chat_id = f.chat_id JOIN chats AS c ON c.id = f.chat_id
@@ -174,11 +168,7 @@ def _read_share(row: Row) -> Share:
 
 
 SecretKind = Literal["token", "session", "link"]
-
-
 _MARKS: Final[dict[SecretKind, str]] = {"token": "idt_", "session": "ids_", "link": "idl_"}
-
-
 PREFIX_LENGTH: Final = 8
 
 

@@ -21,20 +21,9 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec.structs import replace
 
+from indelible import content
 from indelible.api.shapes import Timings
-from indelible.content import (
-    Block,
-    File,
-    PartialReason,
-    Role,
-    ToolResult,
-    ToolSpec,
-    Usage,
-    Visibility,
-    decode_blocks,
-    encode,
-)
-from indelible.content.blocks import recover_outcome
+from indelible.content.blocks import recover_outcome, take_note
 from indelible.content.messages import extract_title
 from indelible.errors import ChatNotFound, Invalid, NotFound
 from indelible.ids import new_id
@@ -49,7 +38,7 @@ from indelible.store.queries.listing import load_summary
 
 FORMAT: Final = "indelible.chat"
 VERSION: Final = 2
-"""Files of version 1 have neither outcomes of tools nor kinds of notices."""
+"""Files of version 1 have neither outcomes of tools nor kinds of notices, and may have notes of compatible APIs."""
 MAX_MESSAGES: Final = 100_000
 _MOST: Final = 2**46
 """The most tokens, and billionths of a dollar, in one message. The sum over `MAX_MESSAGES` messages still fits."""
@@ -62,8 +51,6 @@ _MESSAGES: Final = """
         timings, created_at, error
     FROM messages WHERE chat_id = $1 ORDER BY created_at, id
     """
-
-
 _USED: Final = "SELECT file_id FROM file_uses WHERE chat_id = $1"
 
 
@@ -72,15 +59,15 @@ class FileMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     id: str
     parent_id: str | None = None
-    role: Role
-    blocks: list[Block]
-    visibility: Visibility = "both"
+    role: content.Role
+    blocks: list[content.Block]
+    visibility: content.Visibility = "both"
     partial: bool = False
-    reason: PartialReason | None = None
+    reason: content.PartialReason | None = None
     continues: str | None = None
     provider: str | None = None
     model: str | None = None
-    usage: Usage | None = None
+    usage: content.Usage | None = None
     cost_nanousd: int | None = None
     timings: Timings | None = None
     error: dict[str, Any] | None = None
@@ -98,7 +85,7 @@ class ChatFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     model: str | None
     system: str | None
     parameters: dict[str, Any] | None
-    tools: list[ToolSpec] | None
+    tools: list[content.ToolSpec] | None
     labels: list[str]
     created_at: datetime
     head: str | None
@@ -127,7 +114,7 @@ async def export_chat(transaction: Transaction, chat_id: str) -> ChatFile:
         model=chat["model"],
         system=_decode(chat["system_prompt"]),
         parameters=_decode(chat["parameters"]),
-        tools=None if chat["tools"] is None else msgspec.json.decode(chat["tools"], type=list[ToolSpec]),
+        tools=None if chat["tools"] is None else msgspec.json.decode(chat["tools"], type=list[content.ToolSpec]),
         labels=_decode(chat["labels"]) or [],
         created_at=to_time(chat["created_at"]),
         head=names.get(chat["head_id"]),
@@ -160,14 +147,14 @@ def _to_file(row: Any, names: dict[str, str], used: set[str]) -> FileMessage:
         id=names[row["id"]],
         parent_id=names.get(row["parent_id"]),
         role=row["role"],
-        blocks=[_forget_gone(block, used) for block in decode_blocks(row["blocks"])],
+        blocks=[_forget_gone(block, used) for block in content.decode_blocks(row["blocks"])],
         visibility=row["visibility"],
         partial=bool(row["partial"]),
         reason=row["reason"],
         continues=names.get(row["continues_id"]),
         provider=row["provider"],
         model=row["model"],
-        usage=None if row["usage"] is None else msgspec.json.decode(row["usage"], type=Usage),
+        usage=None if row["usage"] is None else msgspec.json.decode(row["usage"], type=content.Usage),
         cost_nanousd=row["cost_nanousd"],
         timings=None if row["timings"] is None else msgspec.json.decode(row["timings"], type=Timings),
         error=_decode(row["error"]),
@@ -175,14 +162,14 @@ def _to_file(row: Any, names: dict[str, str], used: set[str]) -> FileMessage:
     )
 
 
-def _forget_gone(block: Block, used: set[str]) -> Block:
+def _forget_gone(block: content.Block, used: set[str]) -> content.Block:
     """The block without the ids of files that are not there any more. They would keep the file from being imported."""
-    if isinstance(block, ToolResult) and block.files:
+    if isinstance(block, content.ToolResult) and block.files:
         return replace(block, files=[_forget_id(file, used) for file in block.files])
-    return _forget_id(block, used) if isinstance(block, File) else block
+    return _forget_id(block, used) if isinstance(block, content.File) else block
 
 
-def _forget_id(file: File, used: set[str]) -> File:
+def _forget_id(file: content.File, used: set[str]) -> content.File:
     return file if file.file_id is None or file.file_id in used else replace(file, file_id=None)
 
 
@@ -190,30 +177,38 @@ def _decode(value: bytes | None) -> Any:
     return None if value is None else msgspec.json.decode(value)
 
 
-def parse_file(content: bytes) -> ChatFile:
+def parse_file(written: bytes) -> ChatFile:
     """The chat of a file. Raises `Invalid` and says what is wrong with it."""
     try:
-        known = msgspec.json.decode(content, type=_Version)
+        known = msgspec.json.decode(written, type=_Version)
         if known.format != FORMAT:
             raise Invalid(f"Not an exported chat: its format is {known.format[:40]!r}, not {FORMAT!r}.")
         if not 1 <= known.version <= VERSION:
             raise Invalid(f"This file has version {known.version} of the format; this server reads up to {VERSION}.")
-        file = msgspec.json.decode(content, type=ChatFile)
+        file = msgspec.json.decode(written, type=ChatFile)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(f"Not an exported chat: {str(error)[:200]}") from None
     _check(file)
-    return _recover_outcomes(file) if file.version == 1 else file
+    return _recover(file) if file.version == 1 else file
 
 
-def _recover_outcomes(file: ChatFile) -> ChatFile:
+def _recover(file: ChatFile) -> ChatFile:
     messages = [replace(message, blocks=_recover_blocks(message)) for message in file.messages]
     return replace(file, version=VERSION, messages=messages)
 
 
-def _recover_blocks(message: FileMessage) -> list[Block]:
+def _recover_blocks(message: FileMessage) -> list[content.Block]:
+    blocks = [_forget_note(block) for block in message.blocks]
     if message.role == "notice":
-        return recover_notice(message.blocks, has_failed=message.error is not None)
-    return [recover_outcome(block) if isinstance(block, ToolResult) else block for block in message.blocks]
+        return recover_notice(blocks, has_failed=message.error is not None)
+    return [recover_outcome(block) if isinstance(block, content.ToolResult) else block for block in blocks]
+
+
+def _forget_note(block: content.Block) -> content.Block:
+    """It is its owner's, and nobody who reads the chat may see it."""
+    if block.metadata is None or take_note(block.metadata) is None:
+        return block
+    return replace(block, metadata=block.metadata or None)
 
 
 def _check(file: ChatFile) -> None:
@@ -302,10 +297,10 @@ async def import_chat(
         "title": title,
         "title_is_provisional": title is not None and (file.title_is_provisional or file.title is None),
         "model": file.model,
-        "system_prompt": None if file.system is None else encode(file.system),
-        "parameters": None if file.parameters is None else encode(file.parameters),
-        "tools": None if file.tools is None else encode(file.tools),
-        "labels": encode(file.labels) if file.labels else None,
+        "system_prompt": None if file.system is None else content.encode(file.system),
+        "parameters": None if file.parameters is None else content.encode(file.parameters),
+        "tools": None if file.tools is None else content.encode(file.tools),
+        "labels": content.encode(file.labels) if file.labels else None,
         "created_at": to_utc(file.created_at),
         "updated_at": now,
     }
@@ -341,16 +336,16 @@ def _to_row(message: FileMessage, names: dict[str, str], chat_id: str) -> dict[s
         "id": names[message.id],
         "parent_id": names.get(message.parent_id or ""),
         "role": message.role,
-        "blocks": encode(message.blocks),
+        "blocks": content.encode(message.blocks),
         "visibility": message.visibility,
         "partial": message.partial,
         "reason": message.reason,
         "continues_id": names.get(message.continues or ""),
-        "usage": None if message.usage is None else encode(message.usage),
+        "usage": None if message.usage is None else content.encode(message.usage),
         "cost_nanousd": message.cost_nanousd,
         "provider": message.provider,
         "model": message.model,
-        "timings": None if message.timings is None else encode(message.timings),
-        "error": None if message.error is None else encode(message.error),
+        "timings": None if message.timings is None else content.encode(message.timings),
+        "error": None if message.error is None else content.encode(message.error),
         "created_at": to_utc(message.created_at),
     }

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from indelible.api.shapes import StoredFile
 from indelible.content import Block, File, Message, Text, ToolResult
 from indelible.errors import ModelFailed, NotFound, Refused, StoreFailed
-from indelible.files.byte_store import split_chunks
+from indelible.files.bytes import split_chunks
 from indelible.files.images import FORMATS, shrink_for_model
 from indelible.files.media_types import is_text_type
 from indelible.files.store import FileStore
@@ -77,11 +77,7 @@ class Attachments:
 
         def upload() -> Awaitable[StoredFile]:
             return self._files.upload(
-                self._owner_id,
-                _split(data),
-                name=file.name or "file",
-                hint=file.media_type,
-                announced_bytes=len(data),
+                self._owner_id, _split(data), name=file.name or "file", hint=file.media_type, announced_bytes=len(data)
             )
 
         try:

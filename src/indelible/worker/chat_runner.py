@@ -19,16 +19,7 @@ from indelible.api.records import RunKind
 from indelible.concurrency.scope import CancelScope, Cause
 from indelible.errors import Interrupted, Lost, ModelFailed, NotFound, Shutdown
 from indelible.logs import get_logger, log_context
-from indelible.loop.host import (
-    TurnAwaitingClient,
-    TurnCompleted,
-    TurnEnd,
-    TurnFailed,
-    TurnInterrupted,
-    TurnLeaseLost,
-    TurnReason,
-    TurnShutDown,
-)
+from indelible.loop import host
 from indelible.loop.options import TurnOptions
 from indelible.loop.prompt.compact import add_sizes
 from indelible.loop.run import run
@@ -42,24 +33,14 @@ from indelible.tools.run import ToolLimits
 from indelible.tools.tool import ToolTurn, tool_turn
 from indelible.tools.toolset import AnyTool, name_of
 from indelible.tracing import span
+from indelible.worker import resume
 from indelible.worker.dependencies import RunLog, WorkerDependencies
-from indelible.worker.pulse import Pulse
-from indelible.worker.resume import (
-    AskModel,
-    FinishAnswered,
-    FinishStopped,
-    Idle,
-    Plan,
-    build_history,
-    count_used,
-    plan_call,
-    plan_turn,
-)
+from indelible.worker.outages import Pulse
 from indelible.worker.summaries import Compaction, TurnCompacted
 from indelible.worker.turn_writer import OutOfStep, TurnWriter
 
 _log: Final = get_logger(__name__)
-_LIMITS: Final[dict[TurnReason, ReplyLimit]] = {
+_LIMITS: Final[dict[host.TurnReason, ReplyLimit]] = {
     "length": "length",
     "content_filter": "content_filter",
     "max_steps": "max_steps",
@@ -107,12 +88,12 @@ class ChatRunner:
             work = await self._deps.store.work(self.chat_id)
             if (work.epoch, work.holder) != (self.epoch, self._worker_id):
                 return
-            plan = plan_turn(work)
-            if isinstance(plan, Idle):
+            plan = resume.plan_turn(work)
+            if isinstance(plan, resume.Idle):
                 return
             ids = {"chat_id": self.chat_id, "user_id": work.owner_id, "turn_id": work.turn_id}
             tool_turn.set(ToolTurn(**ids, deps=self._deps.tool_deps))
-            if isinstance(plan, AskModel):
+            if isinstance(plan, resume.AskModel):
                 self._on_turn(work)
             if await self._run_turn(work, plan):
                 return
@@ -131,7 +112,7 @@ class ChatRunner:
             self._noticed_s = self._deps.clock.monotonic()
             self._scope.interrupt()
 
-    async def _run_turn(self, work: OpenWork, plan: Plan) -> bool:
+    async def _run_turn(self, work: OpenWork, plan: resume.Plan) -> bool:
         """Run one turn. Returns whether its end left nothing more to do in the chat."""
         kind: RunKind = "compaction" if work.kind == "compaction" else "turn"
         with (
@@ -153,7 +134,7 @@ class ChatRunner:
                 self._conclude(end, writer)
             except NotFound as gone:  # the chat was deleted
                 writer.unsaved = None
-                self._conclude(TurnLeaseLost(error=gone), writer)
+                self._conclude(host.TurnLeaseLost(error=gone), writer)
             except BaseException:
                 # Cancelled, or the database unexpectedly refuses the write: the lease will expire.
                 writer.drop()
@@ -162,28 +143,28 @@ class ChatRunner:
                 self._scope = self._writer = None
         return writer.was_last
 
-    async def _drive(self, work: OpenWork, plan: Plan, writer: TurnWriter, scope: CancelScope) -> TurnEnd:
+    async def _drive(self, work: OpenWork, plan: resume.Plan, writer: TurnWriter, scope: CancelScope) -> host.TurnEnd:
         """Execute the plan. Every outcome is returned as an end."""
         try:
             match plan:
-                case FinishStopped():
-                    return TurnInterrupted()
-                case FinishAnswered():
-                    return TurnCompleted(reason="stop")
-                case AskModel():
+                case resume.FinishStopped():
+                    return host.TurnInterrupted()
+                case resume.FinishAnswered():
+                    return host.TurnCompleted(reason="stop")
+                case resume.AskModel():
                     return await self._answer(work, plan, writer, scope)
                 case _:
                     return await self._compact(work, writer, scope)
         except Interrupted:
-            return TurnInterrupted()
+            return host.TurnInterrupted()
         except Shutdown:
-            return TurnShutDown()
+            return host.TurnShutDown()
         except Lost as lost:
-            return TurnLeaseLost(error=lost)
+            return host.TurnLeaseLost(error=lost)
         except Exception as error:
-            return TurnFailed(error=error)
+            return host.TurnFailed(error=error)
 
-    async def _save(self, end: TurnEnd, writer: TurnWriter, scope: CancelScope) -> TurnEnd:
+    async def _save(self, end: host.TurnEnd, writer: TurnWriter, scope: CancelScope) -> host.TurnEnd:
         """Save an end. A reply that cannot be saved as complete fails, with the output in the journal (R6)."""
         save = partial(self._write_end, writer)
         try:
@@ -191,83 +172,85 @@ class ChatRunner:
         except (Lost, NotFound):
             raise
         except Exception as error:
-            if not isinstance(end, TurnCompleted | TurnAwaitingClient | TurnCompacted):
+            if not isinstance(end, host.TurnCompleted | host.TurnAwaitingClient | TurnCompacted):
                 raise
-            return await save_end(TurnFailed(error=error), save, scope=scope, host=writer)
+            return await save_end(host.TurnFailed(error=error), save, scope=scope, host=writer)
 
-    async def _write_end(self, writer: TurnWriter, end: TurnEnd) -> None:
+    async def _write_end(self, writer: TurnWriter, end: host.TurnEnd) -> None:
         """One end, one command. A step committed during a stop has already ended the turn."""
         if writer.ended:
             return
         match end:
-            case TurnCompleted():
+            case host.TurnCompleted():
                 await writer.finish(end.step, limit=_LIMITS.get(end.reason))
             case TurnCompacted():
                 await writer.finish_compaction(end.summary)
-            case TurnAwaitingClient():
+            case host.TurnAwaitingClient():
                 assert end.step is not None
                 await writer.await_client(end.step)
-            case TurnInterrupted():
+            case host.TurnInterrupted():
                 await writer.end_stopped(end.step)
-            case TurnShutDown():
+            case host.TurnShutDown():
                 await writer.hand_over()
-            case TurnFailed(error=ModelFailed() as failure):
+            case host.TurnFailed(error=ModelFailed() as failure):
                 await writer.fail(describe_failure(failure))
-            case TurnFailed(error=NotFound() as gone):
+            case host.TurnFailed(error=NotFound() as gone):
                 raise gone
-            case TurnFailed(error=OutOfStep()):
+            case host.TurnFailed(error=OutOfStep()):
                 writer.drop()
-            case TurnFailed():
+            case host.TurnFailed():
                 await writer.fail(BROKEN)
             case _:
                 raise AssertionError(f"a turn cannot end with {end!r}")
 
-    def _log_cut(self, end: TurnEnd, log: RunLog) -> bool:
+    def _log_cut(self, end: host.TurnEnd, log: RunLog) -> bool:
         """Record for debugging how the run was interrupted; False if it was not."""
         match end:
-            case TurnInterrupted():
+            case host.TurnInterrupted():
                 log.end("interrupted")
-            case TurnShutDown():
+            case host.TurnShutDown():
                 log.end("interrupted", "The worker was shut down; another worker continues.")
-            case TurnFailed(error=ModelFailed() as failure):
+            case host.TurnFailed(error=ModelFailed() as failure):
                 log.end("error", failure.message)
-            case TurnFailed(error=NotFound()) | TurnLeaseLost():
+            case host.TurnFailed(error=NotFound()) | host.TurnLeaseLost():
                 log.end("interrupted", "Another worker acquired the chat, or it was deleted.")
-            case TurnFailed(error=OutOfStep()):
+            case host.TurnFailed(error=OutOfStep()):
                 log.end("interrupted", "The turn was restarted from the database.")
-            case TurnFailed(error=error):
+            case host.TurnFailed(error=error):
                 _log.error("the turn failed: an error in the server", exc_info=error)
                 log.end("error", BROKEN["message"])
             case _:
                 return False
         return True
 
-    def _conclude(self, end: TurnEnd, writer: TurnWriter) -> None:
+    def _conclude(self, end: host.TurnEnd, writer: TurnWriter) -> None:
         """After the end is written: count it."""
         if writer.unsaved is not None:
             raise writer.unsaved
         metrics, has_ended = self._deps.metrics, writer.ended
-        if isinstance(end, TurnLeaseLost):
+        if isinstance(end, host.TurnLeaseLost):
             if not has_ended:  # this worker may have just released it
                 metrics.stale_write_refused()
             writer.drop()
-        elif isinstance(end, TurnInterrupted):
+        elif isinstance(end, host.TurnInterrupted):
             if self._noticed_s is not None:
                 metrics.stop_ended(seconds=self._deps.clock.monotonic() - self._noticed_s)
             self._noticed_s = None
-        is_handed_over = isinstance(end, TurnShutDown)
-        is_out_of_step = isinstance(end, TurnFailed) and isinstance(end.error, OutOfStep)
+        is_handed_over = isinstance(end, host.TurnShutDown)
+        is_out_of_step = isinstance(end, host.TurnFailed) and isinstance(end.error, OutOfStep)
         if has_ended and not is_handed_over and not is_out_of_step:
             self.ended_turns += 1
             _log.info("turn ended")
 
     # --- what to do ---
 
-    async def _answer(self, work: OpenWork, plan: AskModel, writer: TurnWriter, scope: CancelScope) -> TurnEnd:
+    async def _answer(
+        self, work: OpenWork, plan: resume.AskModel, writer: TurnWriter, scope: CancelScope
+    ) -> host.TurnEnd:
         deps, settings = self._deps, self._deps.settings
         writer.model = model = deps.find_model(work.model)
         reading_pace.set(writer.wait_for_row)
-        history, call = plan_call(work, model, self._deps.settings.system)
+        history, call = resume.plan_call(work, model, self._deps.settings.system)
         limits = deps.limit_reply(model)
         options = TurnOptions(
             call=call,
@@ -283,7 +266,7 @@ class ChatRunner:
             keep_alive_timeout_s=limits.keep_alive_timeout_s,
             reply_max_characters=limits.max_characters,
             compact_at=settings.compact_at,
-            used_tokens=count_used(work),
+            used_tokens=resume.count_used(work),
             turn_id=work.turn_id,
             first_step=plan.first_step,
             adopt=plan.adopted,
@@ -307,12 +290,12 @@ class ChatRunner:
             )
         return [*(tool for tool in self._deps.client_tools if name_of(tool) not in declared), *work.tools]
 
-    async def _compact(self, work: OpenWork, writer: TurnWriter, scope: CancelScope) -> TurnEnd:
+    async def _compact(self, work: OpenWork, writer: TurnWriter, scope: CancelScope) -> host.TurnEnd:
         model = self._deps.find_model(work.model)
         compaction = Compaction(self._deps, model, writer, scope, read_retry_policy(self._deps))
-        history = build_history(work, self._deps.settings.system)
+        history = resume.build_history(work, self._deps.settings.system)
         summary = await compaction.make(history)
-        sized = None if summary is None else add_sizes(summary, history, used_tokens=count_used(work))
+        sized = None if summary is None else add_sizes(summary, history, used_tokens=resume.count_used(work))
         return TurnCompacted(summary=sized)
 
 

@@ -3,8 +3,6 @@
 A worker knows the store, the journal, the models and the tools, and protocols for recording its runs. It does not know
 that a feed exists: the journal passes committed rows to readers (`on_committed`), and app/compose.py connects the two.
 So a worker runs unchanged in a process without readers.
-
-tests/test_layers.py checks the layers; worker.py and chat_runner.py use these dependencies.
 """
 
 from __future__ import annotations

@@ -40,13 +40,7 @@ _SILENCE_TIMEOUT_S: Final = 30.0
 
 
 async def make_title(
-    model: Model,
-    messages: Sequence[Message],
-    *,
-    scope: CancelScope,
-    clock: Clock,
-    limits: ReplyLimits,
-    record: RunLog,
+    model: Model, messages: Sequence[Message], *, scope: CancelScope, clock: Clock, limits: ReplyLimits, record: RunLog
 ) -> str | None:
     """A title for these messages; None if the model failed. The limits are those of a reply: a title has less time."""
     transcript = cut_text(to_transcript(messages), _TRANSCRIPT_BYTES).text

@@ -34,43 +34,20 @@ from indelible.errors import LeaseLost
 from indelible.logs import set_log_attempt
 from indelible.loop.host import FinishedStep, TurnHost
 from indelible.loop.prompt.compact import describe_sizes
-from indelible.machine.commands import (
-    AnnounceRetry,
-    AwaitAction,
-    CommitStep,
-    Fail,
-    FinishInterruption,
-    FinishTurn,
-    KeepSummary,
-    Release,
-    StartAttempt,
-)
+from indelible.machine import commands
 from indelible.machine.effects import ReplyLimit
 from indelible.machine.states import BUSY
 from indelible.models.protocol import Model, traits_of
 from indelible.models.retry import RetryEvent
+from indelible.store import payloads
 from indelible.store.journal.append import RunKey, RunSettled, RunStarted
 from indelible.store.journal.writer import JournalWriter
 from indelible.store.outcome import Outcome
-from indelible.store.payloads import (
-    AttemptStart,
-    AwaitedStep,
-    C,
-    CompactionResult,
-    Failure,
-    Leftover,
-    Payload,
-    RetryScheduled,
-    StepResult,
-    Summary,
-    WithStep,
-)
 from indelible.store.queries.open_turn import OpenWork
 from indelible.tools.tool import ToolCallRecord
 from indelible.worker.attachments import Attachments
 from indelible.worker.dependencies import RunLog, WorkerDependencies
-from indelible.worker.outages import Outages
-from indelible.worker.pulse import Pulse
+from indelible.worker.outages import Outages, Pulse
 from indelible.worker.resume import build_history
 
 _NOTHING_TO_SHORTEN: Final = "Nothing to summarise yet."
@@ -79,7 +56,7 @@ _STATUS_OF: Final[dict[PartialReason | None, RunStatus]] = {"failed": "error", "
 _OF_TOOLS: Final = (ToolProgress, ToolResult)
 """What running tools publish: a stop keeps it, whenever it comes."""
 
-W = TypeVar("W", bound=WithStep[Any])
+W = TypeVar("W", bound=payloads.WithStep[Any])
 
 
 class OutOfStep(Exception):
@@ -131,8 +108,10 @@ class TurnWriter(TurnHost):
     async def open_attempt(self, step: int, number: int) -> None:  # noqa: ARG002
         assert self.model is not None
         self.log.begin_step(step)
-        start = AttemptStart(pending=await self._close_writer(), model=self.model.name, provider=self.model.provider)
-        outcome = await self._execute(StartAttempt(epoch=self._epoch, turn_id=self._turn_id), start)
+        start = payloads.AttemptStart(
+            pending=await self._close_writer(), model=self.model.name, provider=self.model.provider
+        )
+        outcome = await self._execute(commands.StartAttempt(epoch=self._epoch, turn_id=self._turn_id), start)
         assert outcome.attempt is not None
         self._open_writer(outcome.attempt.id)
         set_log_attempt(outcome.attempt.id)
@@ -200,19 +179,19 @@ class TurnWriter(TurnHost):
         retry = msgspec.to_builtins(event)
         retry["number"] = retry.pop("attempt")
         error = {"kind": event.kind, "message": event.message}
-        scheduled = RetryScheduled(pending=await self._close_writer(), retry=retry, error=error)
-        await self._execute(AnnounceRetry(epoch=self._epoch, turn_id=self._turn_id), scheduled)
+        scheduled = payloads.RetryScheduled(pending=await self._close_writer(), retry=retry, error=error)
+        await self._execute(commands.AnnounceRetry(epoch=self._epoch, turn_id=self._turn_id), scheduled)
 
     async def keep_summary(self, summary: Message) -> None:
-        command = KeepSummary(epoch=self._epoch, turn_id=self._turn_id)
-        await self._execute(command, Summary(summary=summary, notice=describe_sizes(summary)))
+        command = commands.KeepSummary(epoch=self._epoch, turn_id=self._turn_id)
+        await self._execute(command, payloads.Summary(summary=summary, notice=describe_sizes(summary)))
 
     async def persist_step(self, step: FinishedStep) -> list[Message]:
         """Commit a step that another follows; the returned messages are added before the next model call."""
         self._log_step(step)
-        attempt_id, result = await self._close_attempt(self._describe(step, StepResult()))
+        attempt_id, result = await self._close_attempt(self._describe(step, payloads.StepResult()))
         failed = step.reason == "failed"
-        command = CommitStep(epoch=self._epoch, turn_id=self._turn_id, attempt_id=attempt_id, failed=failed)
+        command = commands.CommitStep(epoch=self._epoch, turn_id=self._turn_id, attempt_id=attempt_id, failed=failed)
         outcome = await self._execute(command, result)
         if outcome.turn_id != self._turn_id:
             # The chat was being stopped: the step is kept, and the turn has ended with it.
@@ -243,38 +222,38 @@ class TurnWriter(TurnHost):
         `limit` is what ended the reply, if the model did not end it itself.
         """
         if step is None:
-            result = StepResult(pending=await self._close_writer())
-            await self._end_turn(FinishTurn(epoch=self._epoch, turn_id=self._turn_id, limit=limit), result)
+            result = payloads.StepResult(pending=await self._close_writer())
+            await self._end_turn(commands.FinishTurn(epoch=self._epoch, turn_id=self._turn_id, limit=limit), result)
             return
         self._log_step(step)
-        await self._end(partial(FinishTurn, limit=limit), self._describe(step, StepResult()))
+        await self._end(partial(commands.FinishTurn, limit=limit), self._describe(step, payloads.StepResult()))
 
     async def finish_compaction(self, summary: Message | None) -> None:
         notice = describe_sizes(summary) if summary is not None else _NOTHING_TO_SHORTEN
-        result = CompactionResult(summary=summary, notice=notice, pending=await self._close_writer())
-        await self._end_turn(FinishTurn(epoch=self._epoch, turn_id=self._turn_id), result)
+        result = payloads.CompactionResult(summary=summary, notice=notice, pending=await self._close_writer())
+        await self._end_turn(commands.FinishTurn(epoch=self._epoch, turn_id=self._turn_id), result)
 
     async def await_client(self, step: FinishedStep) -> None:
         """The turn stays open until the client has answered its calls, or for as long as the setting allows."""
         self._log_step(step)
-        waiting = AwaitedStep(deadline_s=self._deps.settings.client_tool_timeout_s or None)
-        await self._end(AwaitAction, self._describe(step, waiting))
+        waiting = payloads.AwaitedStep(deadline_s=self._deps.settings.client_tool_timeout_s or None)
+        await self._end(commands.AwaitAction, self._describe(step, waiting))
 
     async def end_stopped(self, step: FinishedStep | None) -> None:
         if step is not None:
             self._log_step(step)
-        await self._end_with_what_is_kept(FinishInterruption, self._describe(step, StepResult()))
+        await self._end_with_what_is_kept(commands.FinishInterruption, self._describe(step, payloads.StepResult()))
 
     async def fail(self, error: dict[str, Any]) -> None:
         """The turn failed. Its output, and its usage as far as it is known, is in the journal."""
-        await self._end_with_what_is_kept(Fail, Failure(error=error, notice=error.get("message")))
+        await self._end_with_what_is_kept(commands.Fail, payloads.Failure(error=error, notice=error.get("message")))
 
     async def hand_over(self) -> None:
         """Release the chat. Everything is flushed first, so that the next worker finds a finished reply finished."""
         if self._writer is not None:
             await self._deps.journal.drain(self._writer)
         pending = await self._close_writer()
-        await self._end_turn(Release(epoch=self._epoch), Leftover(pending=pending))
+        await self._end_turn(commands.Release(epoch=self._epoch), payloads.Leftover(pending=pending))
 
     def drop(self) -> None:
         """Another worker holds the chat: discard what is not written yet."""
@@ -283,7 +262,7 @@ class TurnWriter(TurnHost):
         self._forget_writer()
         self.ended = True
 
-    async def _end_with_what_is_kept(self, kind: Any, result: WithStep[Any]) -> None:
+    async def _end_with_what_is_kept(self, kind: Any, result: payloads.WithStep[Any]) -> None:
         """End the turn even if the database refuses the last parts for good (R6): the journal has the rest."""
         try:
             await self._end(kind, result)
@@ -293,7 +272,7 @@ class TurnWriter(TurnHost):
             self._forget_writer()
             await self._end(kind, result)
 
-    async def _end(self, kind: Any, result: WithStep[Any]) -> None:
+    async def _end(self, kind: Any, result: payloads.WithStep[Any]) -> None:
         """End the turn with its open attempt, if there is one."""
         if self._writer is None:
             await self._end_turn(kind(epoch=self._epoch, turn_id=self._turn_id), result)
@@ -301,7 +280,7 @@ class TurnWriter(TurnHost):
         attempt_id, result = await self._close_attempt(result)
         await self._end_turn(kind(epoch=self._epoch, turn_id=self._turn_id, attempt_id=attempt_id), result)
 
-    async def _end_turn(self, command: C, payload: Payload[C]) -> None:
+    async def _end_turn(self, command: payloads.C, payload: payloads.Payload[payloads.C]) -> None:
         outcome = await self._execute(command, payload)
         self.ended = True
         self.was_last = outcome.effective and outcome.status not in BUSY
@@ -357,7 +336,7 @@ class TurnWriter(TurnHost):
         usage = step.usage
         return price(usage) if price is not None and usage is not None and usage.total_tokens else None
 
-    async def _execute(self, command: C, payload: Payload[C]) -> Outcome:
+    async def _execute(self, command: payloads.C, payload: payloads.Payload[payloads.C]) -> Outcome:
         """Execute a command, and wait for a database that is down."""
         execute = partial(self._deps.store.execute, self._chat_id, command, payload)
         return await self._outages.wait_out(execute, what=command.name)

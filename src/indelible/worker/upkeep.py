@@ -20,9 +20,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from indelible.clock import Clock
 from indelible.errors import Refused, StoreFailed
@@ -37,14 +37,10 @@ EPHEMERAL_KEPT: Final = timedelta(minutes=10)
 _CHATS_AT_A_TIME: Final = 200
 
 
-class Survive(Protocol):
-    def __call__(self, do: Callable[[], Awaitable[Any]], *, what: str) -> Awaitable[Any]:
-        """Run something periodic; a failure is logged."""
-
-
-class FindUnused(Protocol):
-    def __call__(self, *, updated_before: datetime, limit: int) -> Awaitable[list[str]]:
-        """The ids of chats to archive."""
+Survive = Callable[..., Awaitable[Any]]
+"""Run something periodic, named by `what`; a failure is logged."""
+FindUnused = Callable[..., Awaitable[list[str]]]
+"""The ids of at most `limit` chats to archive, in which nothing was said since `updated_before`."""
 
 
 class ListUpkeep:
@@ -60,21 +56,17 @@ class ListUpkeep:
         index = partial(self._deps.store.index, limit=_CHATS_AT_A_TIME)
         while await self._survive(index, what="indexing messages") == _CHATS_AT_A_TIME:
             continue
-        await self._survive(self._archive_ephemeral, what="archiving ephemeral chats")
+        ephemeral = partial(self._archive_all, self._deps.store.find_ephemeral, EPHEMERAL_KEPT)
+        await self._survive(ephemeral, what="archiving ephemeral chats")
         now_s = self._deps.clock.monotonic()
         is_due = self._archived_s is None or now_s - self._archived_s >= ARCHIVE_INTERVAL_S
         if self._deps.settings.auto_archive_days and is_due:
             self._archived_s = now_s
-            await self._survive(self._archive_stale, what="archiving old chats")
+            kept = timedelta(days=self._deps.settings.auto_archive_days)
+            await self._survive(partial(self._archive_all, self._deps.store.stale, kept), what="archiving old chats")
 
-    async def _archive_ephemeral(self) -> None:
-        await self._archive_all(self._deps.store.find_ephemeral, self._deps.clock.now() - EPHEMERAL_KEPT)
-
-    async def _archive_stale(self) -> None:
-        kept = timedelta(days=self._deps.settings.auto_archive_days)
-        await self._archive_all(self._deps.store.stale, self._deps.clock.now() - kept)
-
-    async def _archive_all(self, find: FindUnused, before: datetime) -> None:
+    async def _archive_all(self, find: FindUnused, kept: timedelta) -> None:
+        before = self._deps.clock.now() - kept
         tried: set[str] = set()
         while found := set(await find(updated_before=before, limit=_CHATS_AT_A_TIME)) - tried:
             tried |= found
@@ -84,11 +76,7 @@ class ListUpkeep:
 
 
 _log: Final = get_logger(__name__)
-
-
 _INTERVAL_S: Final = 600.0
-
-
 _AFTER_FAILURE_S: Final = 30.0
 
 

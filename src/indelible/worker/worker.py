@@ -5,7 +5,7 @@ is the user stopping it? Or is the chat runnable and free? A hint is never trust
 second the worker polls: it reads all chats that it holds, and acquires chats without a live holder, the oldest first
 (R10).
 
-A worker that was frozen reads all its chats before it publishes another part (pulse.py).
+A worker that was frozen reads all its chats before it publishes another part (outages.py).
 
 Hints must not let new chats overtake old ones. While the last poll may have left a chat waiting and there is room for
 it, a hint causes a poll instead, and so does the end of a turn, if it makes room. Two workers that receive the same
@@ -45,7 +45,7 @@ from indelible.store.payloads import ChatPatch, Failure
 from indelible.store.queries.open_turn import Held, OpenWork
 from indelible.worker.chat_runner import BROKEN, ChatRunner
 from indelible.worker.dependencies import WorkerDependencies
-from indelible.worker.pulse import Pulse
+from indelible.worker.outages import Pulse
 from indelible.worker.summaries import make_title
 from indelible.worker.upkeep import ListUpkeep
 

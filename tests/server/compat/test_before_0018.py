@@ -2,7 +2,8 @@
 
 `before_0018.json` has the rows that the code before that column wrote when its HTTP API was used (commit 19bb6006), and
 what it answered: responses that continue others, a copy, calls of a client with and without a message beside their
-results, a conversation that was brought along, a message with metadata of its user's own, and a chat of the AI SDK.
+results, a conversation that was brought along, a message with metadata of its user's own, and a chat of the AI SDK. It
+also has what that code exported of these chats.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
 from sqlalchemy import text
 from tests.server.compat.test_ai_sdk import Hook, read_ui_text, user
 from tests.server.compat.wire_clients import open_openai
@@ -21,6 +23,8 @@ from tests.support.engine import begin_read, begin_write, is_sqlite, open_engine
 from tests.support.running_server import say
 
 from indelible.store.database.migrate import migrate
+from indelible.store.store import Store
+from indelible.store.transfer import parse_file
 from indelible.testing import ScriptedModel
 
 BEFORE: dict[str, Any] = json.loads(Path(__file__).with_name("before_0018.json").read_text(encoding="utf-8"))
@@ -93,6 +97,28 @@ async def test_responses_of_before_repeat_their_requests_and_can_be_continued(ne
             assert (third.output_text, third.instructions) == ("Three.", "Be long.")
         await hook.post(user("c", "More?"))
         assert [read_ui_text(message) for message in (await hook.load())[-2:]] == ["More?", "Hook three."]
+
+
+async def test_a_chat_that_was_exported_before_is_imported_as_it_was_migrated(new_database: str) -> None:
+    await migrate(new_database, target="0017")
+    await write_rows(new_database)
+    (owner_id,) = {row["owner_id"] for row in BEFORE["rows"]["chats"]}
+    noted = [metadata for file in BEFORE["exports"].values() for metadata in list_metadata(file["messages"])]
+    assert sum("request" in metadata for metadata in noted) > 8
+    left = []
+    async with Store.open(new_database) as store:
+        for chat_id, exported in BEFORE["exports"].items():
+            file = parse_file(json.dumps(exported).encode())
+            imported_id = (await store.import_chat(file, owner_id=owner_id)).chat_id
+            migrated, imported = await store.export_chat(chat_id), await store.export_chat(imported_id)
+            assert imported.messages == migrated.messages == file.messages
+            left += list_metadata(to_builtins(imported.messages))
+    assert [metadata for metadata in left if "request" in metadata] == [{"request": "mine", "kept": 1}]
+    assert any("ui_id" in metadata for metadata in left)
+
+
+def list_metadata(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [block["metadata"] for message in messages for block in message["blocks"] if block.get("metadata")]
 
 
 def strip(block: dict[str, Any]) -> dict[str, Any]:

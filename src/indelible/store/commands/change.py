@@ -8,8 +8,6 @@ Below are the texts that the store itself writes into a conversation or a chat's
 command.
 
 Must stay true (tests/store/test_conformance.py): `seq` of the row is the number of its last event.
-
-The effects are in chat.py, history.py and turns.py; execute.py applies them in order.
 """
 
 from __future__ import annotations
@@ -148,8 +146,6 @@ class ChatChange:
 
 Handlers = Mapping[type[effects.Effect], Callable[[ChatChange, Any], Awaitable[None]]]
 """The handler of each kind of effect; each module of this package has those for its part of a chat."""
-
-
 NOTICES: Final[dict[effects.NoticeKind, str]] = {
     "stopped": "Stopped by you.",
     "failed": "The reply failed.",
@@ -160,17 +156,11 @@ NOTICES: Final[dict[effects.NoticeKind, str]] = {
     "content_filter": "The provider's content filter ended the reply.",
     "max_steps": "The reply reached the maximum number of steps. Retry to continue.",
 }
-
-
 ERRORS: Final[dict[effects.NoticeKind, dict[str, Any]]] = {
     "failed": {"kind": "unknown", "message": NOTICES["failed"]},
     "crashed": {"kind": "crashed", "message": NOTICES["crashed"]},
 }
-
-
 CONTINUE: Final = "Your last message was cut off. Go on exactly where it ends, without repeating any of it."
-
-
 ANSWERS: Final[dict[effects.AnswerReason, str]] = {
     "cancelled": "Cancelled: the user continued without the result of this call.",
     "expired": "Expired: nobody gave the result of this call in time.",

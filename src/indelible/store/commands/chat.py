@@ -101,20 +101,6 @@ async def delete_chat(change: ChatChange, _effect: effects.DeleteChat) -> None:
     change.dropped = True
 
 
-HANDLERS: Final[Handlers] = {
-    effects.ClearError: clear_error,
-    effects.ClearHolder: clear_holder,
-    effects.DeleteChat: delete_chat,
-    effects.RaiseEpoch: raise_epoch,
-    effects.RestoreError: restore_error,
-    effects.SetArchived: set_archived,
-    effects.SetDeadline: set_deadline,
-    effects.SetError: set_error,
-    effects.SetStatus: set_status,
-    effects.UpdateMetadata: update_metadata,
-}
-
-
 _QUEUED: Final = "SELECT content, model FROM queue WHERE chat_id = $1 AND id = $2"
 
 
@@ -203,13 +189,23 @@ async def _move_to_the_end(change: ChatChange, queued_ids: Sequence[str]) -> Non
         await _update(change, queued_id, position=number)
 
 
-QUEUE_HANDLERS: Final[Handlers] = {
+HANDLERS: Final[Handlers] = {
+    effects.ClearError: clear_error,
+    effects.ClearHolder: clear_holder,
+    effects.DeleteChat: delete_chat,
     effects.EditQueuedMessage: edit_queued_message,
     effects.Enqueue: enqueue,
     effects.InsertSteers: insert_steers,
+    effects.RaiseEpoch: raise_epoch,
     effects.RemoveQueued: remove_queued,
     effects.ReorderQueueRows: reorder_queue_rows,
+    effects.RestoreError: restore_error,
+    effects.SetArchived: set_archived,
+    effects.SetDeadline: set_deadline,
+    effects.SetError: set_error,
+    effects.SetStatus: set_status,
     effects.StartQueued: start_queued,
+    effects.UpdateMetadata: update_metadata,
 }
 
 

@@ -20,19 +20,9 @@ from msgspec.structs import replace
 from indelible.content import encode
 from indelible.errors import ChatNotFound, NotAllowed, NotFound, TooMany
 from indelible.ids import is_id
-from indelible.machine import Snapshot, decide, effects
-from indelible.machine.commands import (
-    Acquire,
-    Archive,
-    Command,
-    Create,
-    Send,
-    SendSteer,
-    ToolResults,
-    Unarchive,
-    UpdateChat,
-)
+from indelible.machine import Snapshot, commands, decide, effects
 from indelible.machine.effects import Enqueue, StartQueued
+from indelible.store import payloads
 from indelible.store.commands import chat, history, turns
 from indelible.store.commands.change import ChatChange, Handlers
 from indelible.store.commands.chat import write_labels
@@ -41,40 +31,30 @@ from indelible.store.commands.fork import fork_chat
 from indelible.store.commands.turns import backfill_usage
 from indelible.store.database.transaction import Transaction, insert, insert_new
 from indelible.store.outcome import ForkPoint, Outcome
-from indelible.store.payloads import (
-    ChatPatch,
-    NewChat,
-    Payload,
-    StoreLimits,
-    ToolResultsInput,
-    UserInput,
-    WithStep,
-    require,
-)
 from indelible.store.queries.listing import load_summary
 
-HANDLERS: Final[Handlers] = {**chat.HANDLERS, **history.HANDLERS, **chat.QUEUE_HANDLERS, **turns.HANDLERS}
+HANDLERS: Final[Handlers] = {**chat.HANDLERS, **history.HANDLERS, **turns.HANDLERS}
 
 
 class Executor(msgspec.Struct, frozen=True, kw_only=True):
     """Executes commands within the limits of a store. A worker without a heartbeat for `lease_timeout_s` is dead."""
 
     lease_timeout_s: float
-    limits: StoreLimits
+    limits: payloads.StoreLimits
 
     async def execute(
         self,
         transaction: Transaction,
         chat_id: str,
-        command: Command,
-        payload: Payload[Any] | None = None,
+        command: commands.Command,
+        payload: payloads.Payload[Any] | None = None,
         *,
         user_id: str | None = None,
     ) -> Outcome:
         loaded = await load_snapshot(transaction, chat_id, command, lease_timeout_s=self.lease_timeout_s)
         if user_id is not None and loaded is not None and loaded.chat["owner_id"] != user_id:
             raise ChatNotFound
-        if loaded is None and isinstance(command, Create):
+        if loaded is None and isinstance(command, commands.Create):
             created = await _create(transaction, chat_id, command, payload)
             return created or await self.execute(transaction, chat_id, command, payload, user_id=user_id)
         decision = decide(loaded.snapshot if loaded is not None else None, command)
@@ -82,7 +62,7 @@ class Executor(msgspec.Struct, frozen=True, kw_only=True):
         snapshot, row, open_calls, now, vacant_s = loaded
         if not decision.effects:
             attempt_id = getattr(command, "attempt_id", None)
-            if attempt_id is not None and isinstance(payload, WithStep):
+            if attempt_id is not None and isinstance(payload, payloads.WithStep):
                 await backfill_usage(transaction, chat_id, attempt_id, snapshot.epoch, payload)
             return Outcome(
                 chat_id=chat_id,
@@ -98,16 +78,22 @@ class Executor(msgspec.Struct, frozen=True, kw_only=True):
             raise TooMany(f"The queue is full ({self.limits.queued} messages). Wait for a reply first.")
         change = ChatChange(transaction, snapshot, payload, chat=row, open_calls=open_calls, now=now)
         outcome = await apply_effects(change, decision.effects)
-        return replace(outcome, vacant_s=vacant_s) if isinstance(command, Acquire) else outcome
+        return replace(outcome, vacant_s=vacant_s) if isinstance(command, commands.Acquire) else outcome
 
     async def update(
-        self, transaction: Transaction, chat_id: str, patch: ChatPatch, *, archived: bool | None, user_id: str | None
+        self,
+        transaction: Transaction,
+        chat_id: str,
+        patch: payloads.ChatPatch,
+        *,
+        archived: bool | None,
+        user_id: str | None,
     ) -> Outcome:
         is_moved = False
         if archived is not None:
-            move = Archive() if archived else Unarchive()
+            move = commands.Archive() if archived else commands.Unarchive()
             is_moved = (await self.execute(transaction, chat_id, move, user_id=user_id)).effective
-        outcome = await self.execute(transaction, chat_id, UpdateChat(), patch, user_id=user_id)
+        outcome = await self.execute(transaction, chat_id, commands.UpdateChat(), patch, user_id=user_id)
         summary = await load_summary(transaction, chat_id, lease_timeout_s=self.lease_timeout_s)
         wakes_readers = outcome.wakes_readers or is_moved
         return replace(outcome, effective=outcome.effective or is_moved, wakes_readers=wakes_readers, summary=summary)
@@ -116,10 +102,10 @@ class Executor(msgspec.Struct, frozen=True, kw_only=True):
         self,
         transaction: Transaction,
         chat_id: str,
-        message: UserInput | None,
+        message: payloads.UserInput | None,
         *,
-        results: ToolResultsInput | None,
-        patch: ChatPatch | None,
+        results: payloads.ToolResultsInput | None,
+        patch: payloads.ChatPatch | None,
         fork: ForkPoint | None,
         user_id: str,
     ) -> Outcome:
@@ -127,17 +113,17 @@ class Executor(msgspec.Struct, frozen=True, kw_only=True):
             await fork_chat(transaction, chat_id, **fork._asdict(), owner_id=user_id, user_id=user_id)
             chat_id = fork.new_chat_id
         if patch is not None:
-            await self.execute(transaction, chat_id, UpdateChat(), patch, user_id=user_id)
+            await self.execute(transaction, chat_id, commands.UpdateChat(), patch, user_id=user_id)
         if results is None:
-            outcome = await self.execute(transaction, chat_id, Send(), message, user_id=user_id)
+            outcome = await self.execute(transaction, chat_id, commands.Send(), message, user_id=user_id)
             if outcome.queued_id is not None:
-                raise NotAllowed(command=Send.name.value, state=str(outcome.status))
+                raise NotAllowed(command=commands.Send.name.value, state=str(outcome.status))
             return outcome
-        command = ToolResults(call_ids=tuple(result.call_id for result in results.results))
+        command = commands.ToolResults(call_ids=tuple(result.call_id for result in results.results))
         outcome = await self.execute(transaction, chat_id, command, results, user_id=user_id)
         if message is None:
             return outcome
-        joined = await self.execute(transaction, chat_id, SendSteer(), message, user_id=user_id)
+        joined = await self.execute(transaction, chat_id, commands.SendSteer(), message, user_id=user_id)
         messages = [*outcome.messages, *joined.messages]
         return replace(outcome, seq=joined.seq, status=joined.status, messages=messages)
 
@@ -149,7 +135,7 @@ class Executor(msgspec.Struct, frozen=True, kw_only=True):
 
 async def apply_effects(change: ChatChange, decided: Sequence[effects.Effect]) -> Outcome:
     """Apply the decided effects, all in the transaction of `change`. A new chat begins with its given history."""
-    if isinstance(change.payload, NewChat):
+    if isinstance(change.payload, payloads.NewChat):
         await history.add_history(change, change.payload)
     for effect in decided:
         await HANDLERS[type(effect)](change, effect)
@@ -157,10 +143,10 @@ async def apply_effects(change: ChatChange, decided: Sequence[effects.Effect]) -
 
 
 async def _create(
-    transaction: Transaction, chat_id: str, command: Create, payload: Payload[Any] | None
+    transaction: Transaction, chat_id: str, command: commands.Create, payload: payloads.Payload[Any] | None
 ) -> Outcome | None:
     """None if another transaction has just created the chat."""
-    new = require(payload, NewChat)
+    new = payloads.require(payload, payloads.NewChat)
     decision = decide(None, command)
     now = await transaction.now()
     row = {
@@ -189,7 +175,7 @@ async def _create(
     return replace(outcome, wakes_readers=True)  # lists show it, with or without an event
 
 
-def check_names(chat_id: str, command: Command | None = None) -> None:
+def check_names(chat_id: str, command: commands.Command | None = None) -> None:
     """Raise `NotFound` for text that cannot be one of our ids. (PostgreSQL would even reject some of it.)"""
     named = (getattr(command, field, None) for field in ("message_id", "queued_id", "turn_id"))
     for name in (chat_id, *named):

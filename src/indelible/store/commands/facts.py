@@ -19,19 +19,7 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from indelible.content import (
-    Finish,
-    Part,
-    ToolCall,
-    ToolProgress,
-    ToolResult,
-    ToolStarted,
-    UsageUpdate,
-    decode_blocks,
-    decode_parts,
-    find_open_calls,
-    has_visible,
-)
+from indelible import content
 from indelible.machine.commands import Acquire, Command, SwitchBranch
 from indelible.machine.states import Destination, OpenAttempt, OpenTurn, QueuedRow, Snapshot, Status, Target
 from indelible.machine.transitions import Fact, find_facts
@@ -44,7 +32,7 @@ _BROKEN: Final = {"failed", "crashed"}
 
 _ACQUIRE_LOCK_TIMEOUT_MS: Final = 250
 """Acquiring waits no longer than this for a locked attempt: other chats can be acquired meanwhile."""
-_NO_PROGRESS: Final = (ToolStarted, ToolProgress, UsageUpdate)
+_NO_PROGRESS: Final = (content.ToolStarted, content.ToolProgress, content.UsageUpdate)
 _NEAR_END: Final = 4
 """A question, a call, its result and the reply."""
 _AT_THE_END: Final = {Fact.OPEN_CALLS, Fact.LAST_REPLY, Fact.LAST_USER, Fact.LAST_ANSWERED}
@@ -89,7 +77,7 @@ class Loaded(NamedTuple):
 
     snapshot: Snapshot
     chat: Row
-    open_calls: list[ToolCall]
+    open_calls: list[content.ToolCall]
     now: datetime
     vacant_s: float | None
 
@@ -97,7 +85,7 @@ class Loaded(NamedTuple):
 class End(NamedTuple):
     """What a path ends with."""
 
-    open_calls: list[ToolCall]
+    open_calls: list[content.ToolCall]
     last_is_partial: bool = False
     last_user_id: str | None = None
     last_answered: bool = False
@@ -126,11 +114,12 @@ async def load_snapshot(
     now, beaten_at = to_time(work["now"]), to_time(work["heartbeat_at"])
     end = await load_end(transaction, chat_id, head_id) if facts & _AT_THE_END else _NO_END
     vacant_s = None if beaten_at is None else (now - beaten_at).total_seconds()
-    rows: list[list[Part]] = []
+    rows: list[list[content.Part]] = []
     if Fact.FINISHED in facts and work["attempt_id"] is not None:
         rows = await _load_parts(transaction, chat_id, work["attempt_id"])
     turn = await _read_turn(transaction, chat, work, facts, rows) if work["id"] is not None else None
     attempt = _read_attempt(work, rows) if work["attempt_id"] is not None else None
+    queue = await transaction.all(_QUEUE, chat_id) if work["has_queue"] else []
     snapshot = Snapshot(
         chat_id=chat_id,
         status=status,
@@ -139,7 +128,7 @@ async def load_snapshot(
         holder=chat["holder"],
         holder_alive=vacant_s is not None and vacant_s < lease_timeout_s,
         head_id=head_id,
-        queue=await _load_queue(transaction, chat_id) if work["has_queue"] else (),
+        queue=tuple(QueuedRow(id=row["id"], if_busy=row["if_busy"]) for row in queue),
         turn=turn,
         attempt=attempt,
         awaiting=tuple(call.id for call in end.open_calls),
@@ -157,12 +146,8 @@ async def load_snapshot(
     return Loaded(snapshot, chat, end.open_calls, now, vacant_s)
 
 
-async def _load_queue(transaction: Transaction, chat_id: str) -> tuple[QueuedRow, ...]:
-    return tuple(QueuedRow(id=row["id"], if_busy=row["if_busy"]) for row in await transaction.all(_QUEUE, chat_id))
-
-
 async def _read_turn(
-    transaction: Transaction, chat: Row, work: Row, facts: frozenset[Fact], rows: Sequence[Sequence[Part]]
+    transaction: Transaction, chat: Row, work: Row, facts: frozenset[Fact], rows: Sequence[Sequence[content.Part]]
 ) -> OpenTurn:
     journal_rows = work["journal_rows_at_takeover"]
     if Fact.JOURNAL_ROWS in facts and chat["holder"] is not None:  # without a holder it is no takeover
@@ -179,7 +164,7 @@ async def _read_turn(
 
 
 async def count_progress(
-    transaction: Transaction, chat_id: str, turn_id: str, open_rows: Sequence[Sequence[Part]]
+    transaction: Transaction, chat_id: str, turn_id: str, open_rows: Sequence[Sequence[content.Part]]
 ) -> int:
     """The journal rows of a turn that are progress: a part of the model, or a settled tool (rule 10.16).
 
@@ -196,15 +181,15 @@ async def load_progress(transaction: Transaction, chat_id: str, turn_id: str, at
     return await count_progress(transaction, chat_id, turn_id, rows)
 
 
-def _read_attempt(work: Row, rows: Sequence[Sequence[Part]]) -> OpenAttempt:
+def _read_attempt(work: Row, rows: Sequence[Sequence[content.Part]]) -> OpenAttempt:
     parts = [part for row in rows for part in row]
-    settled = {part.call_id for part in parts if isinstance(part, ToolResult)}
+    settled = {part.call_id for part in parts if isinstance(part, content.ToolResult)}
     return OpenAttempt(
         id=work["attempt_id"],
         turn_id=work["id"],
         epoch=work["attempt_epoch"],
-        finished=any(isinstance(part, Finish) for part in parts),
-        in_tool=any(isinstance(part, ToolStarted) and part.call_id not in settled for part in parts),
+        finished=any(isinstance(part, content.Finish) for part in parts),
+        in_tool=any(isinstance(part, content.ToolStarted) and part.call_id not in settled for part in parts),
     )
 
 
@@ -213,9 +198,9 @@ async def _load_last_turn_kind(transaction: Transaction, chat_id: str) -> Any:
     return "reply" if row is None else row["kind"]
 
 
-async def _load_parts(transaction: Transaction, chat_id: str, attempt_id: str) -> list[list[Part]]:
+async def _load_parts(transaction: Transaction, chat_id: str, attempt_id: str) -> list[list[content.Part]]:
     """The parts of an open attempt, row by row."""
-    return [decode_parts(row["parts"]) for row in await transaction.all(_JOURNAL, chat_id, attempt_id)]
+    return [content.decode_parts(row["parts"]) for row in await transaction.all(_JOURNAL, chat_id, attempt_id)]
 
 
 async def load_end(transaction: Transaction, chat_id: str, head_id: str | None) -> End:
@@ -268,13 +253,13 @@ async def _walk_up_from_end(
 
 async def _read_reply(
     transaction: Transaction, chat_id: str, ids: Sequence[str], known: dict[str, bytes]
-) -> tuple[list[ToolCall], bool]:
+) -> tuple[list[content.ToolCall], bool]:
     """The calls of a reply that no result answers, and whether people see anything of it. Its id is the first."""
     if missing := [id_ for id_ in ids if id_ not in known]:
         known |= {row["id"]: row["blocks"] for row in await transaction.all(_BLOCKS, chat_id, missing)}
-    blocks = {id_: decode_blocks(known[id_]) for id_ in ids}
-    open_calls = find_open_calls([block for of_row in blocks.values() for block in of_row])
-    return open_calls, has_visible(blocks[ids[0]])
+    blocks = {id_: content.decode_blocks(known[id_]) for id_ in ids}
+    open_calls = content.find_open_calls([block for of_row in blocks.values() for block in of_row])
+    return open_calls, content.has_visible(blocks[ids[0]])
 
 
 async def _load_destination(transaction: Transaction, chat_id: str, command: Command) -> Destination | None:

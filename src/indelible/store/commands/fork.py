@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from indelible.content import ToolCall, encode
+from indelible.content import encode
 from indelible.content.assemble import answer_unrun
 from indelible.errors import ChatNotFound, Invalid, NotFound
 from indelible.ids import new_id
@@ -99,7 +99,11 @@ async def insert_copies(
     open_calls = (await load_end(transaction, chat_id, head_id)).open_calls if head_id is not None else []
     if open_calls:
         answer = {"chat_id": chat_id, "id": new_id("message"), "parent_id": head_id, "role": "tool", "created_at": now}
-        await insert(transaction, "messages", {**answer, "blocks": _answer(open_calls)})
+        await insert(
+            transaction,
+            "messages",
+            {**answer, "blocks": encode([answer_unrun(call, "cancelled", _CANCELLED) for call in open_calls])},
+        )
         head_id = answer["id"]
         written.append(head_id)
     events = [
@@ -126,7 +130,3 @@ def _copy_path(path: list[Row], new_chat_id: str) -> list[dict[str, Any]]:
         }
         for row in path
     ]
-
-
-def _answer(open_calls: Sequence[ToolCall]) -> bytes:
-    return encode([answer_unrun(call, "cancelled", _CANCELLED) for call in open_calls])

@@ -29,18 +29,9 @@ from indelible.content.assemble import answer_unrun
 from indelible.errors import LeaseLost, NotFound
 from indelible.ids import is_id, new_id
 from indelible.machine import effects
+from indelible.store import payloads
 from indelible.store.commands.change import ANSWERS, CONTINUE, ERRORS, NOTICES, ChatChange, Handlers, name_notice
 from indelible.store.database.transaction import Row, Transaction, insert, update
-from indelible.store.payloads import (
-    AddedHistory,
-    CompactionResult,
-    Failure,
-    NewChat,
-    Summary,
-    ToolResultsInput,
-    UserInput,
-    require,
-)
 from indelible.store.queries.history import find_partial_reply, load_ancestors
 from indelible.store.queries.tree import find_file_ids, is_file_named
 from indelible.store.usage import Totals
@@ -96,21 +87,21 @@ async def put(
 
 
 async def append_history(change: ChatChange, _effect: effects.AddHistory) -> None:
-    await add_history(change, require(change.payload, AddedHistory))
+    await add_history(change, payloads.require(change.payload, payloads.AddedHistory))
 
 
-async def add_history(change: ChatChange, new: NewChat | AddedHistory) -> None:
+async def add_history(change: ChatChange, new: payloads.NewChat | payloads.AddedHistory) -> None:
     """The conversation that a new chat begins with, or that is added to one.
 
     The files of all that the command brings are locked at once, in their order.
     """
     brought = [block for message in new.history for block in message.blocks]
-    if isinstance(new, NewChat):
+    if isinstance(new, payloads.NewChat):
         brought += [*new.blocks, *(block for message in new.progress for block in message.blocks)]
     await _use_files(change, brought)
     for message in new.history:
         await put(change, replace(message, blocks=await _use_files(change, message.blocks)))
-    if isinstance(new, AddedHistory) or not new.blocks:
+    if isinstance(new, payloads.AddedHistory) or not new.blocks:
         _suggest_title(change, new.suggested_title)
 
 
@@ -119,12 +110,16 @@ async def _use_files(change: ChatChange, blocks: list[Block]) -> list[Block]:
 
 
 async def add_message(change: ChatChange, effect: effects.AddMessage) -> None:
-    new = change.payload if isinstance(change.payload, NewChat) else require(change.payload, UserInput)
+    new = (
+        change.payload
+        if isinstance(change.payload, payloads.NewChat)
+        else payloads.require(change.payload, payloads.UserInput)
+    )
     model = new.model
     if model is None and effect.replaces_id is not None:
         model = await load_model(change, effect.replaces_id)
     await put_user(change, await _use_files(change, new.blocks), model)
-    for message in new.progress if isinstance(new, NewChat) else ():
+    for message in new.progress if isinstance(new, payloads.NewChat) else ():
         await put(change, replace(message, blocks=await _use_files(change, message.blocks)))
     _suggest_title(change, new.suggested_title)
 
@@ -183,7 +178,7 @@ async def add_summary(change: ChatChange, _effect: effects.AddSummary) -> None:
 
 
 def _get_summary(change: ChatChange) -> Message | None:
-    return change.payload.summary if isinstance(change.payload, CompactionResult | Summary) else None
+    return change.payload.summary if isinstance(change.payload, payloads.CompactionResult | payloads.Summary) else None
 
 
 async def _is_head(change: ChatChange, summary: Message) -> bool:
@@ -194,7 +189,7 @@ async def _is_head(change: ChatChange, summary: Message) -> bool:
 
 async def add_tool_results(change: ChatChange, _effect: effects.AddToolResults) -> None:
     names = {call.id: call.name for call in change.open_calls}
-    given = {result.call_id: result for result in require(change.payload, ToolResultsInput).results}
+    given = {result.call_id: result for result in payloads.require(change.payload, payloads.ToolResultsInput).results}
     await _use_files(change, [file for result in given.values() for file in result.files])  # locked in their order
     ordered = [
         ToolResult(
@@ -208,7 +203,7 @@ async def add_tool_results(change: ChatChange, _effect: effects.AddToolResults) 
         for call_id, name in names.items()
     ]
     await put(change, Message(role="tool", blocks=list(ordered)))
-    await _keep_request(change, require(change.payload, ToolResultsInput).request)
+    await _keep_request(change, payloads.require(change.payload, payloads.ToolResultsInput).request)
 
 
 async def _keep_request(change: ChatChange, request: dict[str, Any] | None) -> None:
@@ -233,9 +228,13 @@ async def answer_open_calls(change: ChatChange, effect: effects.AnswerOpenCalls)
 
 
 async def add_notice(change: ChatChange, effect: effects.AddNotice) -> None:
-    given = change.payload.notice if isinstance(change.payload, CompactionResult | Failure | Summary) else None
+    given = (
+        change.payload.notice
+        if isinstance(change.payload, payloads.CompactionResult | payloads.Failure | payloads.Summary)
+        else None
+    )
     summary = _get_summary(change) if effect.kind == "compacted" else None
-    if summary is not None and isinstance(change.payload, Summary) and await _is_head(change, summary):
+    if summary is not None and isinstance(change.payload, payloads.Summary) and await _is_head(change, summary):
         return
     if effect.kind == "stopped":
         given = None  # during a stop the notice always says that the user stopped it
@@ -248,7 +247,7 @@ async def add_notice(change: ChatChange, effect: effects.AddNotice) -> None:
 
 def choose_error(change: ChatChange, kind: effects.NoticeKind) -> dict[str, Any]:
     """Why the turn failed: what its worker reports, else the default of this kind."""
-    given = change.payload.error if isinstance(change.payload, Failure) else None
+    given = change.payload.error if isinstance(change.payload, payloads.Failure) else None
     return given or ERRORS[kind]
 
 
@@ -276,51 +275,31 @@ HANDLERS: Final[Handlers] = {
     effects.AnswerOpenCalls: answer_open_calls,
     effects.MoveHead: move_head,
 }
-
-
 _LOCK: Final = """
 SELECT id, name, media_type, size_bytes FROM files
 WHERE id = ANY($1) AND owner_id = $2 AND state = 'ready' ORDER BY id FOR UPDATE
 """
-
-
 _USE: Final = "INSERT INTO file_uses (chat_id, file_id) VALUES ($1, $2) ON CONFLICT (chat_id, file_id) DO NOTHING"
-
-
 _KEEP: Final = "UPDATE files SET unused_since = NULL WHERE id = ANY($1) AND unused_since IS NOT NULL"
-
-
 _LOCK_USED: Final = """
 SELECT id FROM files WHERE id IN (SELECT file_id FROM file_uses WHERE chat_id = $1) ORDER BY id FOR UPDATE
 """
-
-
 _LOCK_OWNED: Final = """
 SELECT files.id FROM files JOIN chats ON chats.owner_id = files.owner_id
 WHERE chats.id = $1 AND files.id = ANY($2) AND files.state = 'ready' ORDER BY files.id FOR UPDATE OF files
 """
-
-
 _STOP_USING: Final = "DELETE FROM file_uses WHERE chat_id = $1 AND file_id = ANY($2)"
-
-
 _MARK_UNUSED: Final = """
 UPDATE files SET unused_since = $2 WHERE id = ANY($1) AND state = 'ready'
     AND NOT EXISTS (SELECT 1 FROM file_uses WHERE file_id = files.id)
 """
-
-
 _RELEASE: Final = """
 UPDATE files SET state = 'deleted', unused_since = $3 WHERE id = ANY($2)
     AND NOT EXISTS (SELECT 1 FROM file_uses WHERE file_id = files.id AND chat_id <> $1)
 """
-
-
 _COPY: Final = """
 INSERT INTO file_uses (chat_id, file_id) SELECT $2, file_id FROM file_uses WHERE chat_id = $1 AND file_id = ANY($3)
 """
-
-
 _MARK: Final = b'"file_id"'
 
 

@@ -27,22 +27,11 @@ from indelible.ids import new_id
 from indelible.machine import effects
 from indelible.machine.effects import AttemptOutcome, CloseAttempt
 from indelible.machine.states import TurnKind
+from indelible.store import payloads
 from indelible.store.commands.change import ChatChange, Handlers
 from indelible.store.commands.history import load_model, put
-from indelible.store.database.transaction import Row, Transaction, insert, to_time, update
+from indelible.store.database.transaction import Transaction, insert, to_time, update
 from indelible.store.outcome import AttemptName
-from indelible.store.payloads import (
-    AttemptStart,
-    Failure,
-    ModelChoice,
-    NewChat,
-    Payload,
-    RetryScheduled,
-    UserInput,
-    WithPending,
-    WithStep,
-    require,
-)
 from indelible.store.queries.history import find_partial_reply
 from indelible.store.usage import Totals, Used, add_to_chat, add_usage
 
@@ -60,11 +49,7 @@ ORDER BY step DESC, number DESC LIMIT 1
 async def close_attempt(change: ChatChange, effect: effects.CloseAttempt) -> None:
     open_attempt = change.snapshot.attempt
     assert open_attempt is not None
-    ending = await end_attempt(
-        change.transaction, change.chat_id, open_attempt.id, effect, change.payload, now=change.now
-    )
-    change.live_id = None
-    await add_usage(change.transaction, change.owner_id, change.chat_id, ending.used, change.now)
+    ending = await end_attempt(change, open_attempt.id, effect)
     detail = {"attempt": open_attempt.id, "last_n": ending.last_n}
     if not ending.messages:
         change.emit("reset", open_attempt.id, **detail, outcome=ending.outcome)
@@ -86,17 +71,12 @@ async def close_attempt(change: ChatChange, effect: effects.CloseAttempt) -> Non
 
 
 async def schedule_retry(change: ChatChange, _effect: effects.ScheduleRetry) -> None:
-    detail: dict[str, Any] = dict(require(change.payload, RetryScheduled).retry)
+    detail: dict[str, Any] = dict(payloads.require(change.payload, payloads.RetryScheduled).retry)
     change.changes["retry"] = encode(detail)
     if change.snapshot.attempt is not None:
         attempt_id = change.snapshot.attempt.id
-        effect = effects.CloseAttempt(outcome="reset")
-        ending = await end_attempt(
-            change.transaction, change.chat_id, attempt_id, effect, change.payload, now=change.now
-        )
-        await add_usage(change.transaction, change.owner_id, change.chat_id, ending.used, change.now)
+        ending = await end_attempt(change, attempt_id, effects.CloseAttempt(outcome="reset"))
         detail |= {"attempt": attempt_id, "last_n": ending.last_n}
-        change.live_id = None
     change.emit("retry", change.turn_id, **detail)
 
 
@@ -107,9 +87,15 @@ async def adopt_attempt(change: ChatChange, _effect: effects.AdoptAttempt) -> No
 
 
 async def leave_attempt(change: ChatChange, _effect: effects.LeaveAttempt) -> None:
+    """The parts since the last flush become the last row of the attempt, which stays open."""
     assert change.snapshot.attempt is not None
-    pending = change.payload.pending if isinstance(change.payload, WithPending) else []
-    await keep_pending(change.transaction, change.chat_id, change.snapshot.attempt.id, pending, change.now)
+    transaction, chat_id, attempt_id = change.transaction, change.chat_id, change.snapshot.attempt.id
+    pending = _get_pending(change)
+    if pending:
+        await transaction.one(_LOCK_ATTEMPT, chat_id, attempt_id)
+        last = "SELECT coalesce(max(n), 0) AS n FROM journal WHERE chat_id = $1 AND attempt_id = $2"
+        n = (await transaction.one(last, chat_id, attempt_id))["n"] + 1
+        await _add_row(change, attempt_id, n, pending)
 
 
 async def begin_attempt(change: ChatChange, _effect: effects.BeginAttempt) -> None:
@@ -118,7 +104,7 @@ async def begin_attempt(change: ChatChange, _effect: effects.BeginAttempt) -> No
     step, number = (1, 1) if last is None else (last["step"] + 1, 1)
     if last is not None and last["outcome"] == _ENDS_WITH_RESET:
         step, number = last["step"], last["number"] + 1
-    begun = change.payload if isinstance(change.payload, AttemptStart) else AttemptStart()
+    begun = change.payload if isinstance(change.payload, payloads.AttemptStart) else payloads.AttemptStart()
     assert change.turn_id is not None
     name = AttemptName(
         chat_id=change.chat_id,
@@ -166,7 +152,7 @@ async def record_takeover(change: ChatChange, effect: effects.RecordTakeover) ->
 
 async def begin_turn(change: ChatChange, effect: effects.BeginTurn) -> None:
     """Which model answers (rule 10.1): the command's, else the one stored with the message, else the chat's."""
-    model = change.payload.model if isinstance(change.payload, ModelChoice) else change.put_model
+    model = change.payload.model if isinstance(change.payload, payloads.ModelChoice) else change.put_model
     if model is None and effect.kind == "reply" and effect.message_id is not None:
         model = await load_model(change, effect.message_id)
     await open_turn(change, effect.kind, effect.message_id or change.put_id, model)
@@ -174,7 +160,7 @@ async def begin_turn(change: ChatChange, effect: effects.BeginTurn) -> None:
 
 async def open_turn(change: ChatChange, kind: TurnKind, message_id: str | None, model: str | None) -> None:
     change.turn_id = new_id("turn")
-    request = change.payload.request if isinstance(change.payload, NewChat | UserInput) else None
+    request = change.payload.request if isinstance(change.payload, payloads.NewChat | payloads.UserInput) else None
     kept = None if request is None else encode([(change.seq, request)])
     await change.transaction.run(_NEW_TURN, change.chat_id, change.turn_id, kind, message_id, model, change.now, kept)
 
@@ -189,29 +175,21 @@ HANDLERS: Final[Handlers] = {
     effects.RecordTakeover: record_takeover,
     effects.ScheduleRetry: schedule_retry,
 }
-
-
 _TRIED_AGAIN: frozenset[AttemptOutcome] = frozenset({"crashed", "handed_over"})
-
-
 _LOCK_ATTEMPT: Final = """
 SELECT provider, model, step, number, started_at, ended_at FROM attempts WHERE chat_id = $1 AND id = $2 FOR UPDATE
 """
-
-
 _ENDED: Final = """
 SELECT a.model, a.ended_at, c.owner_id FROM attempts AS a JOIN chats AS c ON c.id = a.chat_id
 WHERE a.chat_id = $1 AND a.id = $2 AND a.epoch = $3 AND a.ended_at IS NOT NULL
 """
-
-
 _JOURNAL: Final = "SELECT n, parts, at FROM journal WHERE chat_id = $1 AND attempt_id = $2 ORDER BY n"
 
 
 class Ending(NamedTuple):
     """The result of an attempt: its messages, how it really ended, its last journal row, and the cost of its reply.
 
-    `columns` are those of the reply, `totals` what it adds to the chat's, `used` what it adds to the user's day.
+    `columns` are those of the reply, `totals` what it adds to the chat's.
     """
 
     messages: list[Message]
@@ -219,37 +197,29 @@ class Ending(NamedTuple):
     last_n: int
     columns: dict[str, Any]
     totals: Totals
-    used: Used
 
 
-async def end_attempt(
-    transaction: Transaction,
-    chat_id: str,
-    attempt_id: str,
-    effect: CloseAttempt,
-    payload: Payload[Any] | None,
-    *,
-    now: datetime,
-) -> Ending:
-    """End an attempt from its journal and its holder's `pending` parts."""
+async def end_attempt(change: ChatChange, attempt_id: str, effect: CloseAttempt) -> Ending:
+    """End an attempt from its journal and its holder's `pending` parts, and add what it used to the user's day."""
+    transaction, chat_id, payload, now = change.transaction, change.chat_id, change.payload, change.now
     row = await transaction.one(_LOCK_ATTEMPT, chat_id, attempt_id)
     if row["ended_at"] is not None:
         raise LeaseLost("The attempt was ended meanwhile.")
     assembler, last_n, first_at, last_at = await _read_journal(transaction, chat_id, attempt_id)
-    pending = payload.pending if isinstance(payload, WithPending) else []
+    pending = _get_pending(change)
     if pending:
         last_n += 1
         first_at = first_at or now
-        await _add_row(transaction, chat_id, attempt_id, last_n, pending, now=now)
+        await _add_row(change, attempt_id, last_n, pending)
         for part in pending:
             assembler.add(part)
         last_at = now
     outcome = effect.outcome
     if outcome in _TRIED_AGAIN and not has_visible(assembler.blocks()):
         outcome = "reset"
-    step: WithStep[Any] = payload if isinstance(payload, WithStep) else WithStep()
-    error = payload.error if isinstance(payload, Failure | RetryScheduled) else None
-    known = payload.usage if isinstance(payload, WithStep | RetryScheduled) else None
+    step: payloads.WithStep[Any] = payload if isinstance(payload, payloads.WithStep) else payloads.WithStep()
+    error = payload.error if isinstance(payload, payloads.Failure | payloads.RetryScheduled) else None
+    known = payload.usage if isinstance(payload, payloads.WithStep | payloads.RetryScheduled) else None
     usage = known or assembler.usage
     encoded_usage = None if usage is None else encode(usage)
     ended = {
@@ -264,14 +234,26 @@ async def end_attempt(
         started_at=to_time(row["started_at"]), first_part_at=first_at, ended_at=last_at or now
     )
     columns = {"usage": encoded_usage, "cost_nanousd": step.cost_nanousd, "timings": encode(timings)}
-    written = [] if outcome == "reset" else _write_messages(assembler, effect, step, row, last_at or now)
+    written: list[Message] = []
+    if outcome != "reset":
+        concluded = conclude(assembler, effect.reason, last_at or now)
+        written = to_messages(
+            concluded.blocks,
+            partial=concluded.partial,
+            reason=concluded.reason,
+            provider=row["provider"],
+            model=row["model"],
+            response_id=step.response_id if concluded.whole else None,
+        )
     begins_turn = row["step"] == row["number"] == 1
     used = Used(row["model"], usage, step.cost_nanousd, begins_turn=begins_turn)
-    return Ending(written, outcome, last_n, columns, Totals(usage, step.cost_nanousd), used)
+    await add_usage(transaction, change.owner_id, chat_id, used, now)
+    change.live_id = None
+    return Ending(written, outcome, last_n, columns, Totals(usage, step.cost_nanousd))
 
 
 async def backfill_usage(
-    transaction: Transaction, chat_id: str, attempt_id: str, epoch: int, step: WithStep[Any]
+    transaction: Transaction, chat_id: str, attempt_id: str, epoch: int, step: payloads.WithStep[Any]
 ) -> None:
     """Add what only the holder knows (its usage) to an attempt that another process ended from the journal (1.8)."""
     ended = await transaction.one(_ENDED, chat_id, attempt_id, epoch)
@@ -301,23 +283,13 @@ def _fill_in(column: Literal["usage", "cost_nanousd", "timings"]) -> str:
     return f"UPDATE messages SET {column} = $3 WHERE {reply}"
 
 
-async def keep_pending(
-    transaction: Transaction, chat_id: str, attempt_id: str, pending: Sequence[Part], now: datetime
-) -> None:
-    """Write the parts since the last flush as the last row of an attempt that stays open."""
-    if not pending:
-        return
-    await transaction.one(_LOCK_ATTEMPT, chat_id, attempt_id)
-    last = "SELECT coalesce(max(n), 0) AS n FROM journal WHERE chat_id = $1 AND attempt_id = $2"
-    n = (await transaction.one(last, chat_id, attempt_id))["n"] + 1
-    await _add_row(transaction, chat_id, attempt_id, n, pending, now=now)
+def _get_pending(change: ChatChange) -> list[Part]:
+    return change.payload.pending if isinstance(change.payload, payloads.WithPending) else []
 
 
-async def _add_row(
-    transaction: Transaction, chat_id: str, attempt_id: str, n: int, pending: Sequence[Part], *, now: datetime
-) -> None:
-    row = {"chat_id": chat_id, "attempt_id": attempt_id, "n": n, "parts": encode(pending), "at": now}
-    await insert(transaction, "journal", row)
+async def _add_row(change: ChatChange, attempt_id: str, n: int, pending: Sequence[Part]) -> None:
+    row = {"chat_id": change.chat_id, "attempt_id": attempt_id, "n": n, "parts": encode(pending), "at": change.now}
+    await insert(change.transaction, "journal", row)
 
 
 async def _read_journal(
@@ -332,17 +304,3 @@ async def _read_journal(
     if not rows:
         return assembler, 0, None, None
     return assembler, rows[-1]["n"], to_time(rows[0]["at"]), to_time(rows[-1]["at"])
-
-
-def _write_messages(
-    assembler: PartAssembler, effect: CloseAttempt, step: WithStep[Any], attempt: Row, last_at: datetime
-) -> list[Message]:
-    concluded = conclude(assembler, effect.reason, last_at)
-    return to_messages(
-        concluded.blocks,
-        partial=concluded.partial,
-        reason=concluded.reason,
-        provider=attempt["provider"],
-        model=attempt["model"],
-        response_id=step.response_id if concluded.whole else None,
-    )

@@ -51,10 +51,7 @@ CHUNK_ROWS: Final = 500
 _TIMEOUT_S: Final = 24 * 3600.0
 """Of one table. The limits of everyday transactions are too short for one."""
 
-_READ: Final[dict[str, Callable[[Any], Any]]] = {
-    "timestamp with time zone": datetime.fromisoformat,
-    "boolean": bool,
-}
+_READ: Final[dict[str, Callable[[Any], Any]]] = {"timestamp with time zone": datetime.fromisoformat, "boolean": bool}
 """What SQLite has no type for, by the name of PostgreSQL's."""
 _COLUMNS: Final = """
 SELECT c.relname AS table_name, a.attname AS name, format_type(a.atttypid, NULL) AS type

@@ -9,9 +9,6 @@ them, and the code that wrote the data receives them unchanged (R6).
 
 Must stay true (tests/store/test_broken_databases.py): a database that fails in use is reported as precisely as one
 that cannot be opened (tests/store/test_open.py), and no sentence quotes the data that was being written.
-
-Neighbours: sqlite.py and postgres.py translate the errors of every transaction here, address.py finds mistakes in the
-address itself, migrate.py a schema that is too new.
 """
 
 from __future__ import annotations

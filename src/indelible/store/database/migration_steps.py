@@ -17,11 +17,11 @@ from typing import Any, Final
 import msgspec
 
 from indelible.content import ToolResult, decode_blocks, decode_parts, encode
-from indelible.content.blocks import recover_outcome
+from indelible.content.blocks import recover_outcome, take_note
 from indelible.content.messages import extract_title
 from indelible.store.commands.change import recover_notice
 from indelible.store.database.transaction import Row, Transaction
-from indelible.store.queries.likeness import find_likeness
+from indelible.store.queries.listing import find_likeness
 
 _CHUNK_ROWS: Final = 100
 """Every chunk is two round trips, and nobody can use the database meanwhile; each chat's message may be long."""
@@ -88,9 +88,8 @@ async def give_likenesses(transaction: Transaction) -> None:
 async def move_requests(transaction: Transaction) -> None:
     """0018. What a compatible API noted in the metadata of a block, as `request`, moves to the turn of its message.
 
-    The note leaves the message. One of the AI SDK, which is only the id of a message of the client's, becomes `ui_id`
-    of the same block. That of a message that no turn answers (a copy's) is dropped: nothing names it. Whatever else a
-    user has written there stays.
+    The note leaves the message (`take_note`). That of a message that no turn answers (a copy's) is dropped: nothing
+    names it.
     """
     has_note = "instr({}, '\"request\"') > 0" if transaction.dialect == "sqlite" else _HAS_NOTE
     messages = _NOTED.format(has_note=has_note.format("blocks"))
@@ -123,13 +122,8 @@ def _pop_notes(blocks: list[Any]) -> Iterator[dict[str, Any]]:
     """Remove the notes from these blocks."""
     for block in blocks:
         metadata = block.get("metadata") if isinstance(block, dict) else None
-        if not isinstance(metadata, dict):
-            continue
-        note = metadata.get("request")
-        if isinstance(note, dict) and ("response" in note or "ui_id" in note):
-            del metadata["request"]
-            if "ui_id" in note:
-                metadata["ui_id"] = note["ui_id"]
+        note = take_note(metadata) if isinstance(metadata, dict) else None
+        if note is not None:
             if not metadata:
                 del block["metadata"]
             yield note

@@ -40,6 +40,7 @@ from indelible.store.database.transaction import (
     Work,
     bind,
     clean_label,
+    clean_list,
     make_closed,
     to_utc,
 )
@@ -432,13 +433,9 @@ def _bind(values: Sequence[Any]) -> list[Any]:
     return bind(values, _BINDERS)
 
 
-def _bind_list(values: Sequence[Any]) -> list[Any]:
-    return [clean_label(value) if isinstance(value, str) else value for value in values]
-
-
 _BINDERS: Final[dict[type, Callable[[Any], Any]]] = {
     str: clean_label,
     datetime: to_utc,
-    list: _bind_list,
-    tuple: _bind_list,
+    list: clean_list,
+    tuple: clean_list,
 }

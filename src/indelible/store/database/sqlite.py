@@ -49,6 +49,7 @@ from indelible.store.database.transaction import (
     Work,
     bind,
     clean_label,
+    clean_list,
     format_time,
     make_closed,
     spell_for_sqlite,
@@ -386,7 +387,7 @@ def _bind(values: Sequence[Any]) -> list[Any]:
 
 
 def _bind_list(values: Sequence[Any]) -> str:
-    return _encode_list([clean_label(value) if isinstance(value, str) else value for value in values]).decode()
+    return _encode_list(clean_list(values)).decode()
 
 
 _BINDERS: Final[dict[type, Callable[[Any], Any]]] = {

@@ -4,7 +4,7 @@ A second server or worker on the same file would not corrupt it, but the two wou
 chats. So the working process holds an exclusive lock on a file beside the database. The operating system frees it
 when the process ends, `kill -9` included: a restarted process takes over at once, and no stale lock remains.
 Commands such as `backup` and `export` open the database beside it without the lock. A forked child does not keep it
-(concurrency/forks.py).
+(concurrency/tasks.py).
 
 The lock file says who holds it: the process and, once it listens, the URL of a server. So a second program can use the
 server instead (`DatabaseInUse.server_url`). The URL of a dead process is never used: a program follows a URL only while
@@ -36,7 +36,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from indelible.concurrency.forks import closed_in_children
+from indelible.concurrency.tasks import closed_in_children
 from indelible.store.database.address import parse_address
 from indelible.store.database.errors import DatabaseUnusable
 
@@ -147,10 +147,7 @@ def _describe_holder(handle: int, path: Path) -> DatabaseInUse:
     )
     if _held.get(path) == os.getpid():  # the number in the file may be that of a process in another container
         what = f"{path} is in use by this program. Use the app that has it open, or open it with worker=False."
-    return DatabaseInUse(
-        what,
-        server_url=url if os.fstat(handle).st_uid == os.geteuid() else None,
-    )
+    return DatabaseInUse(what, server_url=url if os.fstat(handle).st_uid == os.geteuid() else None)
 
 
 def _read_holder(handle: int) -> tuple[str, str | None]:

@@ -5,7 +5,7 @@ runs the job and delivers the result in that loop. `WriterQueue` decides which j
 then the others in order of arrival until the group's time is over, and a slow one alone.
 
 Must stay true (tests/store/test_sqlite.py): every job is answered once; urgent work goes first, and slow work is not
-starved by it. sqlite.py has the threads' work.
+starved by it.
 """
 
 from __future__ import annotations

@@ -138,6 +138,10 @@ def clean_label(value: str) -> str:
     return clean_text(value).replace("\0", "\ufffd")
 
 
+def clean_list(values: Sequence[Any]) -> list[Any]:
+    return [clean_label(value) if isinstance(value, str) else value for value in values]
+
+
 def bind(values: Sequence[Any], binders: Mapping[type, Callable[[Any], Any]]) -> list[Any]:
     """The values as a driver takes them; `binders` convert the types that need it."""
     return [binders[type(value)](value) if type(value) in binders else value for value in values]

@@ -169,8 +169,6 @@ _SETTLE: Final = """
 UPDATE tool_runs SET state = 'settled', result = $5, settled_at = $6
 WHERE chat_id = $1 AND turn_id = $2 AND step = $3 AND call_index = $4 AND state = 'started'
 """
-
-
 _START: Final = """
 INSERT INTO tool_runs (chat_id, turn_id, step, call_index, attempt_id, call_id, name, arguments, state,
     idempotency_key, started_at)

@@ -100,12 +100,7 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def load_changes(
-    transaction: Transaction,
-    chat_id: str,
-    after: Position,
-    *,
-    max_events: int = MAX_EVENTS,
-    max_bytes: int = MAX_BYTES,
+    transaction: Transaction, chat_id: str, after: Position, *, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES
 ) -> Changes:
     """What comes after this position, in order; about as much as the limits allow, but always something if there is.
 

@@ -210,14 +210,8 @@ def _show(row: Row, parent_id: str | None, siblings: list[str] | msgspec.UnsetTy
 _ATTEMPT_COLUMNS: Final = (
     "id, turn_id, step, number, provider, model, outcome, error, usage, started_at, ended_at, last_n"
 )
-
-
 _NEWEST: Final = f"SELECT {_ATTEMPT_COLUMNS} FROM attempts WHERE chat_id = $1 ORDER BY id DESC LIMIT $2"
-
-
 _AFTER: Final = f"SELECT {_ATTEMPT_COLUMNS} FROM attempts WHERE chat_id = $1 AND id > $3 ORDER BY id LIMIT $2"
-
-
 _BEFORE: Final = f"SELECT {_ATTEMPT_COLUMNS} FROM attempts WHERE chat_id = $1 AND id < $3 ORDER BY id DESC LIMIT $2"
 
 
@@ -252,8 +246,6 @@ def _show_attempt(row: Row) -> AttemptView:
 
 
 _CHUNK: Final = 50
-
-
 _SHAPE: Final = ("id", "parent_id", "role", "visibility", "partial")
 
 

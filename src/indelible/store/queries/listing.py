@@ -9,8 +9,16 @@ Every filter has an index: archived and pinned lead the one of the list, unread 
 are rows of their own (store/database/schema.sql). store/search.py searches.
 
 The owners of chats are here too. A program on one machine has one user and no login; a server's users come from logins
-(store/accounts.py). Both follow the same rule about names; no new one may look like another's (likeness.py), and the
-database decides, by a unique column (tests/store/test_user_names.py).
+(store/accounts.py). Both follow the same rule about names: people must be able to tell them apart, `ada` from `Ada`,
+and from one with a Cyrillic `а` for the Latin one. Names that have the same likeness look the same, whatever their
+letters' case, so at most one user has each, and the database decides, by the unique column `users.likeness`
+(tests/store/test_user_names.py). It was added later: of several old users who look the same the first has it, the
+others have null and stay as they are (`indelible doctor` names them).
+
+A likeness joins no letters that differ only in some fonts, because then honest names would collide (`ian` and `lan`).
+Such a disguise of a name that exists is refused all the same (`remove_disguise`): a capital I for an l, a 0 for an o.
+Letters are those that Unicode lists as confusable (UTS 39) and that keyboards have: Cyrillic, Greek, Armenian. The full
+list has thousands of symbols that nobody's name has.
 
 An ephemeral chat was made for one turn of a program that did not want it stored. Its client deletes it; if that never
 happens, the workers' upkeep archives it: nothing is destroyed that a user may have begun to use (P10).
@@ -18,6 +26,7 @@ happens, the workers' upkeep archives it: nothing is destroyed that a user may h
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
@@ -30,7 +39,6 @@ from indelible.api.shapes import ChatSummary, UserRole
 from indelible.errors import Invalid
 from indelible.ids import is_id, new_id
 from indelible.store.database.transaction import Dialect, Row, Transaction, clean_label, to_time
-from indelible.store.queries.likeness import find_likeness, remove_disguise
 from indelible.store.queries.liveness import BUSY_STATUSES, PENDING, bind_ago, spell_ago, spell_status, spell_unheld
 from indelible.store.usage import Totals
 
@@ -42,13 +50,10 @@ _STALE: Final = """
     ORDER BY updated_at LIMIT $2
     """
 _COLUMNS: Final = """
-    c.id, c.title, c.model, c.labels, c.pinned, c.archived, c.debug, c.seq, c.created_at, c.updated_at,
+    c.id, c.owner_id, c.title, c.model, c.labels, c.pinned, c.archived, c.debug, c.seq, c.created_at, c.updated_at,
     c.usage, c.cost_nanousd, c.replied_seq > c.last_read_seq AS unread
     """
-_ORDER: Final = {
-    False: "c.pinned DESC, c.updated_at DESC, c.id DESC",
-    True: "c.pinned ASC, c.updated_at ASC, c.id ASC",
-}
+_ORDER: Final = {False: "c.pinned DESC, c.updated_at DESC, c.id DESC", True: "c.pinned ASC, c.updated_at ASC, c.id ASC"}
 
 
 class ListCursor(msgspec.Struct, frozen=True, array_like=True):
@@ -88,24 +93,19 @@ async def list_chats(
     is_backward = after is not None and after.backward
     if after is not None:
         conditions.append(f"(c.pinned, c.updated_at, c.id) {'>' if is_backward else '<'} {_put_place(after, values)}")
-    sql = _spell_list(dialect, " AND ".join(conditions), is_backward=is_backward)
-    found = [_summarise(row) for row in await transaction.all(sql, *values)]
+    which = f"c.owner_id = $1 AND {' AND '.join(conditions)} ORDER BY {_ORDER[is_backward]} LIMIT $3"
+    found = [_summarise(row) for row in await transaction.all(_spell(dialect, 2, which), *values)]
     return found[::-1] if is_backward else found
 
 
 async def load_summaries(
-    transaction: Transaction,
-    chat_ids: Sequence[str],
-    owner_id: str,
-    wanted: ChatFilter,
-    *,
-    lease_timeout_s: float,
+    transaction: Transaction, chat_ids: Sequence[str], owner_id: str, wanted: ChatFilter, *, lease_timeout_s: float
 ) -> dict[str, ChatSummary]:
     """The lines of those of these chats that the user has and the filter lets through."""
     dialect = transaction.dialect
     values: list[Any] = [owner_id, bind_ago(dialect, lease_timeout_s), list(chat_ids)]
-    sql = _spell_named(dialect, " AND ".join(_filter(wanted, values)))
-    rows = await transaction.all(sql, *values) if chat_ids else []
+    which = f"c.owner_id = $1 AND c.id = ANY($3) AND {' AND '.join(_filter(wanted, values))}"
+    rows = await transaction.all(_spell(dialect, 2, which), *values) if chat_ids else []
     return {row["id"]: _summarise(row) for row in rows}
 
 
@@ -114,14 +114,16 @@ async def load_owned(
 ) -> dict[str, tuple[str, ChatSummary]]:
     """The owner and the line of each of these chats. One statement."""
     dialect = transaction.dialect
-    rows = await transaction.all(_spell_owned(dialect), bind_ago(dialect, lease_timeout_s), list(chat_ids))
+    ago = bind_ago(dialect, lease_timeout_s)
+    rows = await transaction.all(_spell(dialect, 1, "c.id = ANY($2)"), ago, list(chat_ids))
     return {row["id"]: (row["owner_id"], _summarise(row)) for row in rows}
 
 
 async def load_summary(transaction: Transaction, chat_id: str, *, lease_timeout_s: float) -> ChatSummary:
     """The line of one chat that exists."""
     dialect = transaction.dialect
-    return _summarise(await transaction.one(_spell_one(dialect), chat_id, bind_ago(dialect, lease_timeout_s)))
+    ago = bind_ago(dialect, lease_timeout_s)
+    return _summarise(await transaction.one(_spell(dialect, 2, "c.id = $1"), chat_id, ago))
 
 
 def _filter(wanted: ChatFilter, values: list[Any]) -> list[str]:
@@ -148,31 +150,10 @@ def _put_place(place: ListCursor, values: list[Any]) -> str:
 
 
 @cache
-def _spell_one(dialect: Dialect) -> str:
-    return f"SELECT {_COLUMNS}, {spell_status(dialect, 2)} AS shown_status FROM chats AS c WHERE c.id = $1"
-
-
-@cache
-def _spell_owned(dialect: Dialect) -> str:
-    return f"""
-        SELECT {_COLUMNS}, c.owner_id, {spell_status(dialect, 1)} AS shown_status FROM chats AS c WHERE c.id = ANY($2)
-        """
-
-
-@cache
-def _spell_list(dialect: Dialect, conditions: str, *, is_backward: bool) -> str:
-    return f"""
-        SELECT {_COLUMNS}, {spell_status(dialect, 2)} AS shown_status FROM chats AS c
-        WHERE c.owner_id = $1 AND {conditions} ORDER BY {_ORDER[is_backward]} LIMIT $3
-        """
-
-
-@cache
-def _spell_named(dialect: Dialect, conditions: str) -> str:
-    return f"""
-        SELECT {_COLUMNS}, {spell_status(dialect, 2)} AS shown_status FROM chats AS c
-        WHERE c.owner_id = $1 AND c.id = ANY($3) AND {conditions}
-        """
+def _spell(dialect: Dialect, timeout_place: int, which: str) -> str:
+    """The lines of these chats; `$timeout_place` is the lease timeout."""
+    status = spell_status(dialect, timeout_place)
+    return f"SELECT {_COLUMNS}, {status} AS shown_status FROM chats AS c WHERE {which}"
 
 
 class ChatCount(NamedTuple):
@@ -245,16 +226,10 @@ async def find_left(transaction: Transaction, updated_before: datetime, limit: i
 
 
 _OWNER: Final = "SELECT owner_id FROM chats WHERE id = $1"
-
-
 _NEW_USER: Final = """
     INSERT INTO users (id, name, role, created_at, likeness) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING
     """
-
-
 _ALIKE: Final = "SELECT name FROM users WHERE likeness = $1"
-
-
 _USER: Final = "SELECT id FROM users WHERE name = $1"
 
 
@@ -292,3 +267,28 @@ async def insert_user(transaction: Transaction, name: str, role: UserRole, now: 
     if await transaction.one(_USER, name) is None:
         other = await transaction.one(_ALIKE, likeness) or await transaction.one(_ALIKE, disguised)
         raise Invalid(f"The name {name} looks like that of the user {other['name']}. Choose another.")
+
+
+_LATIN: Final = str.maketrans(
+    # Cyrillic, Greek, Armenian, and Latin letters of other languages, in lower case
+    "авеѕіјкмнорстхуԁһԛԝӏ" + "αβεζηικμνορτυχ" + "օսոհ" + "ıɑɡɩ",
+    "abesijkmhopctxydhqwl" + "abezhikmvoptux" + "ouuh" + "iagi",
+)
+_MARKS: Final = str.maketrans("‐‑‒–—−’‘ʼ", "------'''")
+_UNSEEN: Final = dict.fromkeys(
+    [0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)]
+)
+"""Printable, and nothing is to be seen of them."""
+_DISGUISES: Final = str.maketrans("I|10", "lllo")
+
+
+def find_likeness(name: str) -> str:
+    """What all names have in common that look like this one."""
+    folded = unicodedata.normalize("NFKC", name.translate(_UNSEEN)).translate(_UNSEEN).casefold()
+    seen = unicodedata.normalize("NFKC", folded).translate(_LATIN).translate(_MARKS)
+    return " ".join(seen.split())
+
+
+def remove_disguise(name: str) -> str:
+    """The likeness of the name that this one may be a disguise of."""
+    return find_likeness(name.translate(_DISGUISES))

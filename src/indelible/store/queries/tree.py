@@ -142,22 +142,12 @@ def _skip_hidden(item: TreeItem, hidden: dict[str, str | None]) -> TreeItem:
 
 
 _SHOWN: Final = "SELECT id, blocks AS content FROM messages WHERE chat_id = $1 AND visibility <> 'model' AND {found}"
-
-
 _ALL: Final = "SELECT blocks AS content FROM messages WHERE chat_id = $1 AND {found}"
-
-
 _QUEUED: Final = "SELECT content FROM queue WHERE chat_id = $1 AND {found}"
-
-
 _SHOWN_RESULTS: Final = "SELECT result AS content FROM tool_runs WHERE chat_id = $1 AND {found}"
-
-
 _RUNNING: Final = f"""
 {_SHOWN_RESULTS} AND turn_id IN (SELECT id FROM turns WHERE chat_id = $1 AND ended_at IS NULL)
 """
-
-
 _PATH_CHUNK: Final = 1000
 
 

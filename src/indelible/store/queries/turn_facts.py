@@ -136,12 +136,8 @@ async def _describe(transaction: Transaction, chat_id: str, seq: int, rows: Sequ
         outcome=outcome,
         last_id=last_id,
         awaited=awaited,
-        client_tools=frozenset(tool.name for tool in _read_tools(chat["tools"])),
+        client_tools=frozenset(tool.name for tool in msgspec.json.decode(chat["tools"] or b"[]", type=list[_Named])),
     )
-
-
-def _read_tools(tools: bytes | None) -> list[_Named]:
-    return [] if tools is None else msgspec.json.decode(tools, type=list[_Named])
 
 
 def _find_request(kept: bytes | None, seq: int) -> Any:
