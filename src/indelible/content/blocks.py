@@ -163,7 +163,7 @@ def recover_outcome(result: ToolResult) -> ToolResult:
     return replace(result, outcome=outcome, reason=reason)
 
 
-def take_note(metadata: Metadata) -> Metadata | None:
+def pop_note(metadata: Metadata) -> Metadata | None:
     """Take what a compatible API noted in a block's metadata, as `request`, before turns had requests (schema 0018).
 
     A note of the AI SDK, which is only the id of a message of the client's, becomes `ui_id` of the same block. Whatever

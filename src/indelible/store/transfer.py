@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from indelible import content
 from indelible.api.shapes import Timings
-from indelible.content.blocks import recover_outcome, take_note
+from indelible.content.blocks import pop_note, recover_outcome
 from indelible.content.messages import extract_title
 from indelible.errors import ChatNotFound, Invalid, NotFound
 from indelible.ids import new_id
@@ -206,7 +206,7 @@ def _recover_blocks(message: FileMessage) -> list[content.Block]:
 
 def _forget_note(block: content.Block) -> content.Block:
     """It is its owner's, and nobody who reads the chat may see it."""
-    if block.metadata is None or take_note(block.metadata) is None:
+    if block.metadata is None or pop_note(block.metadata) is None:
         return block
     return replace(block, metadata=block.metadata or None)
 

@@ -199,7 +199,8 @@ class ToolRunner:
             outcome = await read_in_thread(Returned(error=error), wants_files=False, hide=self._hide)
             if not isinstance(error, BadArguments):
                 self._log_error(record, outcome.error)
-            await self._publish_in_turn(self._measure(answer_unrun(call, "invalid", outcome.text), 0.0))
+            refused = lose_result(call) if call.started else answer_unrun(call, "invalid", outcome.text)
+            await self._publish_in_turn(self._measure(refused, 0.0))
             return
         with span("tool", tool=record.name, call=record.id) as traced:
             await self._record(ToolStarted(call.id, call.name), record)
