@@ -25,11 +25,11 @@ from typing import Final, NamedTuple
 PACKAGE: Final = Path(__file__).parent.parent / "src" / "indelible"
 
 AT_MOST: Final[Mapping[str, float]] = {
-    "modules": 277,
-    "lines": 58_500,
+    "modules": 264,
+    "lines": 56_400,
     "lines of the largest module": 500,
-    "modules under 40 lines": 35,
-    "preamble, % of all lines": 15.5,
+    "modules under 40 lines": 34,
+    "preamble, % of all lines": 13.9,
     "modules in circles, with imports inside functions": 0,
     "modules in circles, with those for type checkers too": 2,
 }

@@ -21,7 +21,7 @@ from indelible.client.client import RemoteService
 from indelible.client.http_transport import HttpTransport
 from indelible.machine.states import State, Status
 from indelible.server.app import own
-from indelible.server.openapi_document import write_document
+from indelible.server.openapi import write_document
 from indelible.settings import Settings
 
 ROOT = Path(__file__).parent.parent

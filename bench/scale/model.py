@@ -19,7 +19,7 @@ and knows nothing of the others: a cell.
 Must stay true (tests/bench/test_scale_model.py): more chats never need less; a cell costs what its part of the load
 would cost alone; the adaptive flush never writes more, and the bus never asks the database.
 
-Most costs come from `python -m bench http`, `layers` and `scale`: see docs/scale.md. picture.py draws the results.
+Most costs come from `python -m bench http`, `layers` and `scale` (docs/performance.md). picture.py draws the results.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
         return self.fullest if self.shares[self.fullest] > 1 else None
 
 
-# From one run on a machine of two cores, shared with load, provider and other work. Not all are measured: docs/scale.md
-# says which are, which are fitted or estimated, and how much the results depend on them.
+# From one run on a machine of two cores, shared with load, provider and other work. Not all are measured:
+# docs/performance.md says which are, which are fitted or estimated, and how much the results depend on them.
 COSTS: Final = Costs(
     token_s=20e-6,  # estimated, as are the next two: the run gives only their sum
     row_s=50e-6,

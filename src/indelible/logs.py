@@ -39,7 +39,6 @@ from typing import Any, Final, Literal, TextIO
 
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
-
 _SHORTEST_SECRET: Final = 6
 _SECRET_NAME: Final = re.compile(r"(_KEY|_TOKEN|_SECRET|PASSWORD)$")
 _USER_INFO: Final = re.compile(r"(?<=://)([^\s/:@]*):[^\s/@]+@")

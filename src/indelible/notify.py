@@ -115,7 +115,7 @@ class Subscription:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _receive(self, changed: Changed) -> None:
+    def receive(self, changed: Changed) -> None:
         self._pending.add(changed)
         self._woken.set()
 
@@ -145,7 +145,7 @@ class LocalNotifier:
         """Give a hint to every subscriber; it may be “every chat”."""
         if changed.everything or changed.chat_ids or changed.for_readers:
             for subscription in self._subscriptions:
-                subscription._receive(changed)
+                subscription.receive(changed)
 
 
 class PostgresNotifier:

@@ -43,7 +43,7 @@ def find_promises() -> Promises:
 
 
 def write_promises(promises: Promises) -> str:
-    items = sorted(promises.items, key=lambda item: int(item[1:]))
+    items = sorted(promises.items, key=lambda item: (int(item[1:]), item))
     numbers = f"# {len(items)} items, {len(promises.properties)} property tests, {promises.tests} tests when recorded"
     return "\n".join([numbers, *items, *sorted(promises.properties)])
 

@@ -1,6 +1,6 @@
 """A chat in memory, and ways into every state: what `decide` answers is carried out here.
 
-`Chat` is a reading of the rules of chats (docs/rules.md) and of the effects' docstrings, not of any store: a tree of
+`Chat` is a reading of the rules of chats (docs/glossary.md) and of the effects' docstrings, not of any store: a tree of
 messages, one queue, one open turn, one open attempt. It is strict. An effect that makes no sense (a turn opened inside
 another, a user's message behind an unanswered call, an attempt closed that is not open) fails the test that led to it,
 so that a wrong decision shows itself even where its end state is a right one.

@@ -101,6 +101,13 @@ def test_retry_is_refused_when_there_is_nothing_to_answer(chat_in: ChatIn) -> No
         chat.do(Retry())
 
 
+def test_continue_is_refused_when_there_is_nothing_to_answer(chat_in: ChatIn) -> None:
+    chat = chat_in(State.ERROR)
+    chat.head_id = None
+    with pytest.raises(NotAllowed, match="Nothing to continue: the chat has no message to answer"):
+        chat.do(Continue())
+
+
 def test_continue_is_refused_after_a_complete_reply(chat_in: ChatIn) -> None:
     chat = chat_in(State.RUNNING)
     chat.finish()

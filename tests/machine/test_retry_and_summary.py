@@ -204,8 +204,21 @@ def test_a_reply_that_is_whole_can_not_be_continued_for_the_answers_behind_it(ch
     chat.start_attempt()
     chat.fail()
     chat.do(SwitchBranch(message_id=chat.find_last("tool").id, exact=True))
-    with pytest.raises(NotAllowed, match="the last reply is complete"):
+    with pytest.raises(NotAllowed, match="no text of a reply was cut off"):
         chat.do(Continue())
+
+
+def test_a_reply_that_was_stopped_before_its_first_word_can_not_be_continued_and_is_not_called_complete(
+    chat_in: ChatIn,
+) -> None:
+    chat = chat_in(State.RUNNING)
+    chat.open_attempt.has_text = False
+    chat.do(Interrupt())
+    chat.finish_interruption()
+    with pytest.raises(NotAllowed, match="no text of a reply was cut off"):
+        chat.do(Continue())
+    chat.do(Retry())
+    assert chat.state is State.RUNNING
 
 
 def test_a_question_that_has_no_reply_can_be_retried_in_an_idle_chat(chat_in: ChatIn) -> None:

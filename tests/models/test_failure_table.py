@@ -2,7 +2,7 @@
 
 Each line of provider_errors.jsonl is one response: its shape is real, its contents are invented. A body that is a
 string is sent unchanged (a proxy's page), any other as JSON; `status` is null for an error event inside a stream that
-began with 200. A new provider error is a new line there (docs/adding-a-provider.md).
+began with 200. A new provider error is a new line there (docs/where-things-go.md).
 """
 
 from __future__ import annotations

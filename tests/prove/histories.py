@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from indelible.api.events import EventBody, EventKind, FeedEvent
 from indelible.content import encode
-from indelible.prove.evidence import Deeds, Evidence
+from indelible.prove.evidence import Evidence, UserLog
 from indelible.prove.model import count_output
 from indelible.prove.reader import ReaderTranscript
 from indelible.prove.script import Wish
@@ -32,7 +32,7 @@ class History(msgspec.Struct):
     """What happened in one chat."""
 
     events: Events = []
-    deeds: Deeds = msgspec.field(default_factory=Deeds)
+    log: UserLog = msgspec.field(default_factory=UserLog)
     messages: list[dict[str, Any]] = []
 
 
@@ -53,9 +53,9 @@ class Author:
 
     def _write_turn(self) -> None:
         wish = Wish(number=self._chance.randint(0, 999), words=self._chance.randint(1, 12), pace_ms=5)
-        wish = msgspec.structs.replace(wish, number=wish.number * 100 + len(self.history.deeds.sent))
-        self.history.deeds.sent.append(wish.to_text())
-        self.history.deeds.models[wish.to_text()] = "proof"
+        wish = msgspec.structs.replace(wish, number=wish.number * 100 + len(self.history.log.sent))
+        self.history.log.sent.append(wish.to_text())
+        self.history.log.models[wish.to_text()] = "proof"
         self._add_message("user", wish.to_text())
         turn_id = self._name("turn")
         ended = {} if self._ended is None else {"ended": self._ended}
@@ -70,7 +70,7 @@ class Author:
             at = end
             if end == until:
                 break
-        self.history.deeds.stops += is_stopped
+        self.history.log.stops += is_stopped
         if is_stopped:
             text = {"type": "text", "text": NOTICES["stopped"], "metadata": {"notice": "stopped"}}
             self._add_message("notice", "", {"blocks": [text]})
@@ -144,7 +144,7 @@ def make_evidence(history: History, *live: Sequence[FeedEvent]) -> Evidence:
     items = [{"id": message["id"], "parent_id": message["parent_id"]} for message in history.messages]
     return Evidence(
         chat_id="chat",
-        deeds=history.deeds,
+        log=history.log,
         live=[read(events) for events in live or [history.events]],
         stored=read(history.events),
         messages=history.messages,

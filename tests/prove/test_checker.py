@@ -95,18 +95,18 @@ def test_a_missing_event_number_is_found() -> None:
 def test_a_message_that_was_accepted_and_is_nowhere_is_found() -> None:
     evidence = make_evidence(write_one())
 
-    (fault,) = find_faults(replace(evidence, deeds=replace(evidence.deeds, sent=[*evidence.deeds.sent, "Hello?"])))
+    (fault,) = find_faults(replace(evidence, log=replace(evidence.log, sent=[*evidence.log.sent, "Hello?"])))
 
     assert "'Hello?'" in fault
 
 
 def test_a_reply_that_nobody_stopped_and_that_was_stopped_is_found() -> None:
     written = (Author(seed).write(4) for seed in range(100))
-    history = next(history for history in written if history.deeds.stops)
-    stops = history.deeds.stops
+    history = next(history for history in written if history.log.stops)
+    stops = history.log.stops
     evidence = make_evidence(history)
 
-    faults = find_faults(replace(evidence, deeds=replace(history.deeds, stops=stops - 1)))
+    faults = find_faults(replace(evidence, log=replace(history.log, stops=stops - 1)))
 
     assert faults == [f"{stops} replies were stopped, but only {stops - 1} stops were requested"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from indelible.prove.checks import check_files
-from indelible.prove.evidence import Deeds, Evidence, StoredCopy, UploadLog
+from indelible.prove.evidence import Evidence, StoredCopy, UploadLog, UserLog
 from indelible.prove.reader import ReaderTranscript, SeenMessage, SeenResult
 from indelible.prove.script import Wish, list_files, make_file
 from indelible.prove.tools import DRAW, ONCE, ToolRun
@@ -48,7 +48,7 @@ def tell(files: Sequence[str] = ("file_1", "file_2"), drawn: Sequence[str] = ("f
     shown = [{"type": "file", "file_id": file_id} for file_id in drawn]
     block = {"name": name, "output": f'["noted {RUN.note}","[file: …]"]', "files": shown}
     transcript.results.append(SeenResult("turn_1", block))
-    return Evidence(chat_id="chat_1", deeds=Deeds(), live=[], stored=transcript, messages=[], snapshot={})
+    return Evidence(chat_id="chat_1", log=UserLog(), live=[], stored=transcript, messages=[], snapshot={})
 
 
 def find(copies: Sequence[StoredCopy], *evidence: Evidence, runs: Sequence[ToolRun] = (RUN,)) -> list[str]:

@@ -40,12 +40,12 @@ async def find_faults(directory: Path, *, delete: bool = False) -> list[str]:
         client = running.service
         user = SimulatedUser(client, number=1, seed=1, models=(), phrases=None, uploads=uploads)
         created = await client.create_chat(CreateChat(message=to_blocks(await user.sender.attach(WISH.to_text()))))
-        user.deeds.sent.append(WISH.to_text())
+        user.log.sent.append(WISH.to_text())
         reader = SimulatedReader(client, created.id)
         reading = asyncio.create_task(reader.read())
         try:
             await reader.wait_until(lambda seen: seen.ended == 1)
-            evidence = await collect_evidence(client, created.id, user.deeds, [reader], at_most_s=60)
+            evidence = await collect_evidence(client, created.id, user.log, [reader], at_most_s=60)
         finally:
             reading.cancel()
             await asyncio.wait([reading])

@@ -73,16 +73,16 @@ class Life:
     async def begin(self) -> None:
         created = await self.client.create_chat(CreateChat(message=LONG.to_text(), tools=declare_tools(CLIENT_TOOLS)))
         self.user.chat_id = created.id
-        self.user.deeds.sent.append(LONG.to_text())
+        self.user.log.sent.append(LONG.to_text())
         self.reader = SimulatedReader(self.client, created.id)
         self.tool_client = ToolClient(self.client, self.user, self.reader, seed=1)
 
     async def send(self, wish: Wish) -> None:
         await self.client.send(self.user.chat_id, NewMessage(text=wish.to_text()))
-        self.user.deeds.sent.append(wish.to_text())
+        self.user.log.sent.append(wish.to_text())
 
     async def stop(self, turn_id: str | None = None) -> None:
-        self.user.deeds.stops += 1
+        self.user.log.stops += 1
         assert (await self.client.interrupt(self.user.chat_id, Interruption(wait_s=60, turn=turn_id))).stopped
 
     async def answer(self, *, late: bool) -> None:
@@ -98,7 +98,7 @@ class Life:
         await self.reader.wait_until(lambda seen: bool(seen.text))
         await self.stop()
         resumed = await self.client.continue_(self.user.chat_id)
-        self.user.deeds.again += 1
+        self.user.log.again += 1
         await self.stop(resumed.turn)
         await self.send(FIRST_ASK)
         await self.answer(late=True)
@@ -110,7 +110,7 @@ class Life:
         await self.wait_for_rest(5)
         assert self.reader.transcript.head is not None
         await self.client.regenerate(self.user.chat_id, self.reader.transcript.head)
-        self.user.deeds.again += 1
+        self.user.log.again += 1
         await self.wait_for_rest(6)
 
 
@@ -123,13 +123,13 @@ async def find_faults(database: Path, patch: pytest.MonkeyPatch) -> list[str]:
         try:
             await life.live()
             evidence = await collect_evidence(
-                running.service, life.user.chat_id, life.user.deeds, [life.reader], at_most_s=60
+                running.service, life.user.chat_id, life.user.log, [life.reader], at_most_s=60
             )
         finally:
             reading.cancel()
             await asyncio.wait([reading])
         evidence = replace(evidence, branches=await visit_branches(running.service, evidence))
-    answered = {note for notes in life.user.deeds.submitted.values() for note in notes}
+    answered = {note for notes in life.user.log.submitted.values() for note in notes}
     found = [*check_chat(evidence, find_reply), *check_outputs(prompts.outputs, {}, answered)]
     return [*life.user.faults, *prompts.faults, *(fault.sentence for fault in found)]
 

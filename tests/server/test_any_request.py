@@ -2,7 +2,7 @@
 
 Schemathesis draws them for every operation, most of them about things that exist: chats in several states, their
 messages, what is queued, a file, a share. An answer must have a status, a type and a body that the document describes
-(server/openapi_document.py); an error is a problem document. Feeds are left out: they do not end.
+(server/openapi.py); an error is a problem document. Feeds are left out: they do not end.
 
 `make test` draws a few requests for each operation, always the same ones; `make nightly` many (tests/conftest.py).
 """

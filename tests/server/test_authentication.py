@@ -10,8 +10,7 @@ from tests.server.logging_in import bearer
 from tests.support.app_harness import AppHarness
 
 from indelible.api.inputs import CreateChat
-from indelible.server.authentication import COOKIE, REMEMBERED_S
-from indelible.server.guesses import GUESSES
+from indelible.server.authentication import COOKIE, GUESSES, REMEMBERED_S
 from indelible.testing import ManualClock
 
 TOKEN = "the-first-admins-token"  # noqa: S105  (nobody's)

@@ -14,7 +14,7 @@ from tests.support.app_harness import AppHarness
 from tests.support.running_server import RunningServer
 
 from indelible.errors import RateLimited, StoreFailed
-from indelible.server.guesses import GUESSES, MAX_IN_LINE, Guesses
+from indelible.server.authentication import GUESSES, MAX_IN_LINE, Guesses
 from indelible.testing import ManualClock
 
 TOKEN = "the-first-admins-token"  # noqa: S105  (nobody's)

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from indelible.content import TOOL_NAME
-from indelible.server.openapi_document import write_document
+from indelible.server.openapi import write_document
 from indelible.server.problems import add_problem_handlers
 from indelible.server.router import HEADER, FromRequest, Router, make_route
 
@@ -88,7 +88,7 @@ async def upload(request: Request, name: Annotated[str, Meta(min_length=1)], siz
     return Found([request.method, name, size])
 
 
-@router.put("/save/{name}")
+@router.route("PUT", "/save/{name}")
 async def save(name: str, body: Item, size: Size) -> Item:
     assert name
     assert size
@@ -100,12 +100,20 @@ async def stop(name: str, agent: Agent, body: Item | None = None) -> Response:
     return JSONResponse([name, agent, body and body.text])
 
 
+_AS_USUAL = Item(text="as usual")
+
+
+@router.post("/begin/{name}")
+async def begin(name: str, body: Item = _AS_USUAL) -> Response:
+    return JSONResponse([name, body.text])
+
+
 @router.delete("/save/{name}")
 async def remove(name: str) -> None:
     assert name
 
 
-@router.put("/save/order")
+@router.route("PUT", "/save/order")
 async def reorder() -> Found:
     return Found(["order"])
 
@@ -189,6 +197,12 @@ async def test_a_body_that_may_be_missing_is_none() -> None:
     for body, headers in ((b"", []), (b"", JSON), (b"null", JSON)):
         assert (await ask("POST", "/api/stop/c", body, headers=headers))[:2] == (200, ["c", "nobody", None])
     assert (await ask("POST", "/api/stop/c", b'{"text":"a"}'))[1] == ["c", "nobody", "a"]
+
+
+async def test_a_body_that_may_be_missing_has_its_default_and_null_is_none() -> None:
+    for body in (b"", b"null"):
+        assert (await ask("POST", "/api/begin/c", body))[:2] == (200, ["c", "as usual"])
+    assert (await ask("POST", "/api/begin/c", b'{"text":"a"}'))[1] == ["c", "a"]
 
 
 async def test_a_function_without_a_result_answers_204_and_another_status_is_its_own() -> None:

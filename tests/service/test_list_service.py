@@ -8,10 +8,10 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
+from tests.service.conftest import carry_out
 
 import indelible
-from indelible.api.inputs import DraftRequest
-from indelible.api.operations import ListApi
+from indelible.api.operations import ListApi, operations
 from indelible.api.shapes import ChatPage
 from indelible.content import Block, File, Reasoning, Source, Text, ToolCall, ToolResult, encode
 from indelible.errors import Invalid, NotFound, NotPermitted, TooLarge
@@ -19,29 +19,35 @@ from indelible.service.lists import LocalLists, write_markdown
 from indelible.store.transfer import ChatFile, FileMessage
 from indelible.testing import ScriptedModel
 
-CALLS: dict[str, Callable[[LocalLists, str], Awaitable[Any]]] = {
-    "mark_read": lambda own, chat: own.mark_read(chat),
-    "get_draft": lambda own, chat: own.get_draft(chat),
-    "save_draft": lambda own, chat: own.save_draft(chat, DraftRequest(text="Hi")),
+BY_HAND: dict[str, Callable[[LocalLists, str], Awaitable[Any]]] = {
     "export_chat": lambda own, chat: own.export_chat(chat),
     "open_tab": lambda own, chat: own.open_tab(chat).__aenter__(),
 }
-OF_NO_CHAT = {"import_chat", "get_usage"}
+OPERATIONS = {each.name: each for each in operations(ListApi)}
+OF_A_CHAT = [name for name, each in OPERATIONS.items() if "{chat_id}" in each.operation.path]
+OF_NO_CHAT = {"import_chat"}
+
+
+def call(own: LocalLists, name: str, chat_id: str) -> Awaitable[Any]:
+    if name in BY_HAND:
+        return BY_HAND[name](own, chat_id)
+    pending: Awaitable[Any] = carry_out(own, OPERATIONS[name], {"chat_id": chat_id})
+    return pending
 
 
 def test_every_use_case_of_lists_is_tried() -> None:
     named = {name for name, _ in inspect.getmembers(ListApi, inspect.isfunction) if not name.startswith("_")}
-    assert set(CALLS) | OF_NO_CHAT == named
+    assert set(BY_HAND) | set(OPERATIONS) | OF_NO_CHAT == named
 
 
 async def test_no_use_case_of_lists_knows_another_users_chat(app: indelible.App) -> None:
     hers = await app.user("ada").create_chat("Hello", title="Hers")
     await hers.save_draft("Mine")
     before = await hers.details()
-    for name, call in CALLS.items():
+    for name in [*BY_HAND, *OF_A_CHAT]:
         for chat_id in (hers.id, "chat_nobody", "\0"):
             with pytest.raises(NotFound, match="Chat not found"):
-                await call(app.service.lists, chat_id)
+                await call(app.service.lists, name, chat_id)
             assert await hers.details() == before, name
     for chat_id in ("new",):
         with pytest.raises(NotFound):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import Any
 
-import msgspec
 import pytest
+from tests.service.conftest import carry_out
 
 import indelible
 from indelible.api.inputs import Interruption, NewMessage
@@ -37,14 +37,7 @@ def call(own: LocalService, name: str, names: dict[str, str]) -> Any:
     """Carry out a use case on what these names stand for; an operation, with the body of its example."""
     if name in BY_HAND:
         return BY_HAND[name](own, names["chat_id"])
-    function, operation = OPERATIONS[name]
-    arguments: dict[str, Any] = {key: value for key, value in names.items() if f"{{{key}}}" in operation.path}
-    if operation.example is not None:
-        example = msgspec.json.encode(operation.example).decode()
-        for key, value in names.items():
-            example = example.replace(f"{{{key}}}", value)
-        arguments["body"] = msgspec.json.decode(example, type=get_type_hints(function)["body"])
-    return getattr(own, name)(**arguments)
+    return carry_out(own, OPERATIONS[name], names)
 
 
 def test_every_use_case_is_tried() -> None:

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, closing, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import pytest
 from sqlalchemy import make_url, select, text
@@ -49,8 +49,9 @@ from indelible.store.database.migrate import (
     translate_for_sqlite,
     upgrade_schema,
 )
-from indelible.store.database.migration_steps import STEPS
+from indelible.store.database.migration_steps import STEPS, move_requests
 from indelible.store.database.sqlite_file import exclusive_file_lock
+from indelible.store.database.transaction import Transaction
 from indelible.store.store import Store
 
 
@@ -169,6 +170,77 @@ async def test_the_upgrade_to_0016_names_untitled_chats_after_their_first_words(
         **dict.fromkeys(("hidden", "wordless", "unreadable", "undecodable", "empty"), (None, False)),
     }
     await close(engine)
+
+
+async def test_the_upgrade_to_0018_asks_little_for_a_long_chat_and_finds_each_turn(new_database: str) -> None:
+    """Statements grow with the hundreds of messages, and two requests of one turn are kept in their order."""
+    await migrate(new_database, target="0018")
+    engine = await open_engine(new_database)
+    await write_a_chat(engine)
+    turn = """
+        INSERT INTO turns (chat_id, id, number, kind, outcome, started_at, ended_at)
+        SELECT id, :id, :n, 'reply', 'complete', created_at, created_at FROM chats
+        """
+    message = """
+        INSERT INTO messages (chat_id, id, role, blocks, created_at)
+        SELECT id, :id, 'user', :blocks, created_at FROM chats
+        """
+    event = "INSERT INTO events (chat_id, seq, kind, ref, at) SELECT id, :seq, :kind, :ref, created_at FROM chats"
+    turns = [{"id": f"t{n:03}", "n": n} for n in range(1, 201)]
+    noted = [{"id": f"n{n:03}", "blocks": note_request(n)} for n in range(1, 201)]
+    events = [
+        {"seq": 10 * n + k, "kind": kind, "ref": f"{ref}{n:03}"}
+        for n in range(1, 201)
+        for k, (kind, ref) in enumerate([("message", "n"), ("status", "t"), ("message", "late"), ("status", "t")])
+    ]
+    async with begin_write(engine) as connection:
+        await connection.execute(text(turn), turns)
+        await connection.execute(text(message), [*noted, {"id": "late001", "blocks": note_request(0)}])
+        await connection.execute(text(event), events)
+    database = get_database(engine)
+    statements: list[str] = []
+
+    async def move(transaction: Transaction) -> None:
+        await move_requests(cast(Transaction, CountedTransaction(transaction, statements)))
+
+    await database.write(move)
+
+    async with begin_read(engine) as connection:
+        rows = (await connection.execute(text("SELECT id, request FROM turns ORDER BY id"))).all()
+        left = (
+            await connection.execute(text("SELECT count(*) FROM messages WHERE blocks = :b"), {"b": NOTED})
+        ).scalar()
+    assert len(statements) < 25
+    assert left == 201
+    assert json.loads(rows[0].request) == [[10, {"response": {"n": 1}}], [12, {"response": {"n": 0}}]]
+    assert [json.loads(row.request) for row in rows[1:]] == [[[10 * n, {"response": {"n": n}}]] for n in range(2, 201)]
+    await close(engine)
+
+
+NOTED = b'[{"type":"text","text":"Hi"}]'
+
+
+def note_request(number: int) -> bytes:
+    return encode([Text("Hi", metadata={"request": {"response": {"n": number}}})])
+
+
+class CountedTransaction:
+    """The transaction, and every statement carried out in it."""
+
+    def __init__(self, transaction: Transaction, statements: list[str]) -> None:
+        self._transaction = transaction
+        self._statements = statements
+
+    def __getattr__(self, name: str) -> Any:
+        done = getattr(self._transaction, name)
+        if not callable(done):
+            return done
+
+        def carry_out(sql: str, *values: Any) -> Any:
+            self._statements.append(sql)
+            return done(sql, *values)
+
+        return carry_out
 
 
 OLD_RESULTS = json.loads((Path(__file__).parent / "old_results.json").read_bytes())

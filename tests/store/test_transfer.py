@@ -103,6 +103,22 @@ async def test_results_in_a_file_of_version_1_get_the_outcome_that_their_sentenc
     assert outcomes[2][3:] == [stopped, ("failed", None), ("failed", None)]
 
 
+async def test_what_an_earlier_version_noted_for_the_owner_is_not_in_an_imported_chat(store: Store) -> None:
+    """Its guests were not shown it, and here everything in a message is shown."""
+    old = json.loads((Path(__file__).parent / "old_results.json").read_bytes())["export"]
+    asked = next(message for message in old["messages"] if message["role"] == "user")
+    noted = {"request": {"response": {"instructions": "Be brief."}}}
+    asked["blocks"] = [
+        {"type": "text", "text": "a", "metadata": noted},
+        {"type": "text", "text": "b", "metadata": {"request": {"ui_id": "m1"}, "colour": "red"}},
+        {"type": "text", "text": "c", "metadata": {"request": "of the user"}},
+    ]
+    new_id = await bring(store, encode(old))
+    (found,) = (message for message in await load_path(store, new_id) if message.role == "user")
+    kept = [None, {"colour": "red", "ui_id": "m1"}, {"request": "of the user"}]
+    assert [block.metadata for block in found.blocks] == kept
+
+
 async def test_an_import_that_is_repeated_makes_one_chat(store: Store, engine: AsyncEngine) -> None:
     chat = await make_tree(store, engine)
     content = encode(await store.export_chat(chat.id))

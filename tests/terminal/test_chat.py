@@ -24,7 +24,7 @@ from indelible.clock import Clock, SystemClock
 from indelible.content import File, Part, Text
 from indelible.errors import ModelFailed
 from indelible.models import Call
-from indelible.terminal.chat import COMMANDS, TerminalChat
+from indelible.terminal.chat import TerminalChat
 from indelible.terminal.feed_view import Presses, follow_until_stopped
 from indelible.terminal.prompt import CommandCompleter
 from indelible.testing import ManualClock, ScriptedModel, parts
@@ -79,6 +79,11 @@ class WatchedPaper(Paper):
         super().__init__()
         self.shown = asyncio.Event()
         self._word = word
+
+    async def wait_for(self, word: str) -> None:
+        self._word = word
+        self.shown.clear()
+        await self.shown.wait()
 
     def write(self, text: str) -> int:
         if self._word in text:
@@ -188,6 +193,26 @@ async def test_a_second_ctrl_c_while_the_reply_is_being_stopped_leaves_and_the_s
     assert "Stopped by you." in screen
 
 
+async def test_the_first_ctrl_c_is_answered_at_once_however_long_the_stop_takes(open_chats: OpenApp) -> None:
+    left = asyncio.Event()
+    paper = WatchedPaper("Half")
+
+    async def say_half_and_stop_when_the_press_was_answered(call: Call) -> AsyncIterator[Part]:
+        try:
+            yield parts.text_delta("1", "Half")
+            await paper.shown.wait()
+            press_ctrl_c()
+            await asyncio.Event().wait()
+        finally:
+            await paper.wait_for("Stopping the reply.")
+            press_ctrl_c()
+            await left.wait()
+
+    model = ScriptedModel([say_half_and_stop_when_the_press_was_answered])
+    screen = await talk(open_chats(model), Keyboard("one"), clock=SystemClock(), left=left, paper=paper)
+    assert "Stopping" not in screen
+
+
 async def test_a_second_ctrl_c_does_not_wait_for_a_server_that_does_not_answer_the_stop() -> None:
     asked, held = asyncio.Event(), []
 
@@ -248,7 +273,7 @@ async def test_a_reply_that_fails_is_told_with_what_to_do_and_retry_gets_it_answ
 
 async def test_help_names_every_command_and_an_unknown_one_is_not_sent(open_chats: OpenApp) -> None:
     screen = await talk(open_chats(ScriptedModel()), Keyboard("/help", "/frobnicate"))
-    assert all(f"\n{name} " in f"\n{screen}" for name in COMMANDS)
+    assert all(f"\n{name} " in f"\n{screen}" for name in TerminalChat.COMMANDS)
     assert "Unknown command /frobnicate." in screen
 
 
@@ -372,13 +397,13 @@ async def test_an_edited_message_keeps_its_files(open_chats: OpenApp, tmp_path: 
 
 def test_tab_completes_commands_and_files(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
-    completer = CommandCompleter({name: meaning for name, (meaning, _) in COMMANDS.items()})
+    completer = CommandCompleter({name: meaning for name, (meaning, _) in TerminalChat.COMMANDS.items()})
 
     def complete(typed: str) -> list[str]:
         return [found.text for found in completer.get_completions(Document(typed), CompleteEvent())]
 
     assert complete("/re") == ["/retry"]
-    assert complete("/") == list(COMMANDS)
+    assert complete("/") == list(TerminalChat.COMMANDS)
     assert complete("hello /re") == []
     assert complete(f"/attach {tmp_path}/no") == ["tes.txt"]
 

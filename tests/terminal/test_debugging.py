@@ -37,7 +37,7 @@ from indelible.cli.records import (
     find_run,
     load_runs,
     show_run,
-    spell_plainly,
+    to_ascii_json,
     write_runs,
 )
 from indelible.content import Block, Reasoning, Source, Text, ToolCall, ToolResult, Usage
@@ -250,11 +250,11 @@ async def test_json_for_other_programs_is_plain_ascii_and_letter_by_letter_what_
         runs = [await record(app, make_attempt(1, response_body=odd), error=odd, status="error") for _ in range(2)]
         for chosen in ([], runs[:1], runs):
             written = b"".join([widget async for widget in write_runs(records, chosen)]).decode()
-            told = spell_plainly(written)
+            told = to_ascii_json(written)
             assert re.fullmatch(r"[\x20-\x7e\n]*", told)
             assert json.loads(told) == json.loads(written)
             assert [run["error"] for run in json.loads(told)] == [odd] * len(chosen)
-        whole = spell_plainly(b"".join([widget async for widget in write_run(records, runs[0])]).decode())
+        whole = to_ascii_json(b"".join([widget async for widget in write_run(records, runs[0])]).decode())
         assert msgspec.json.decode(whole, type=WholeRun) == await load_run(records, runs[0].chat_id, runs[0].id)
 
 

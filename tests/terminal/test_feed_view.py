@@ -31,7 +31,7 @@ from indelible.content import (
 from indelible.content.assemble import assemble
 from indelible.errors import ModelFailed
 from indelible.models import Call
-from indelible.terminal.feed_view import ChatSetup, FeedView, Stage, spell_out
+from indelible.terminal.feed_view import ChatSetup, FeedView, Stage, to_parts
 from indelible.testing import ManualClock, ScriptedModel, parts
 from indelible.tools import tool
 
@@ -248,5 +248,5 @@ def test_blocks_spelled_out_say_what_the_blocks_say() -> None:
         ToolCall(id="c", name="t", arguments="{}"),
         ToolResult(call_id="c", name="t", output="1"),
     ]
-    assert assemble(spell_out(blocks)) == blocks
-    assert [type(part).__name__ for part in spell_out(blocks[1:2], is_open=True)] == ["TextStart", "TextDelta"]
+    assert assemble(to_parts(blocks)) == blocks
+    assert [type(part).__name__ for part in to_parts(blocks[1:2], is_open=True)] == ["TextStart", "TextDelta"]

@@ -243,6 +243,20 @@ async def test_a_tool_that_cancels_itself_gives_an_error_result() -> None:
     assert result.output == "The tool was cancelled from within."
 
 
+async def test_a_call_that_an_earlier_worker_began_is_never_said_not_to_have_run() -> None:
+    """Another version of the tool may refuse its arguments now."""
+    bench = Bench()
+
+    async def work(number: int) -> str:
+        raise AssertionError(number)
+
+    made = make(work, idempotent=True)
+    begun = ToolCall(id="c0", name=made.name, arguments='{"number": "x"}', started=True)
+    await bench.runner.run([(0, RunHere(begun, made))])
+    result = bench.journal.results["c0"]
+    assert (result.outcome, result.reason) == ("unknown", "lost")
+
+
 async def test_wrong_arguments_give_an_error_result_and_the_tool_never_starts() -> None:
     async def work(count: int) -> int:
         return count

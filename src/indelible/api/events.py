@@ -13,7 +13,7 @@ partial reply. For people, the message above takes its place in the tree.
 
 Must stay true (tests/feed/test_feed_page.py): docs/feed.md has every kind, and every kind is sent as it says.
 
-feed/events.py turns a position into a cursor; feed/events.py makes the events.
+feed/events.py makes the events, and turns a position into a cursor.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 
-from indelible.content import Block, Part, Usage
-from indelible.machine.states import IfBusy
+from indelible.api.shapes import ChatNow, LiveBlocks
+from indelible.content import Part
+from indelible.machine import states
 
 EventKind = Literal[
     "snapshot",
@@ -46,6 +47,8 @@ ListEventKind = Literal["chats", "chat_changed", "chat_removed"]
 """Events of a user's list of chats (feed/chat_list.py). They have no cursor, and are not replayed."""
 EndReason = Literal["shutdown", "deleted", "slow"]
 KINDS: Final[tuple[EventKind, ...]] = get_args(EventKind)
+BUSY: Final = frozenset({"pending", *(status.value for status in states.BUSY)})
+"""The statuses of a chat with a running reply, as people see them. pending: it waits for a worker that is alive."""
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -99,36 +102,17 @@ class ShownQueued(msgspec.Struct, frozen=True, kw_only=True):
     """A message in the queue."""
 
     id: str
-    if_busy: IfBusy
+    if_busy: states.IfBusy
     blocks: msgspec.Raw
     model: str | None
     created_at: datetime
 
 
-class LiveReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The running reply so far."""
-
-    attempt: str
-    blocks: list[Block]
-
-
-class ChatSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+class ChatSnapshot(ChatNow, frozen=True, kw_only=True):
     """One chat at one moment; reading on from its `cursor` misses nothing and repeats nothing."""
 
-    id: str
-    status: str
-    cursor: str
-    title: str | None
-    model: str | None
-    debug: str | None
-    archived: bool
-    usage: Usage | None
-    cost_usd: float | None
-    turn: str | None
-    error: Any
-    retry: Any
     queue: list[ShownQueued]
-    live: LiveReply | None
+    live: LiveBlocks | None
     action: Any
     messages: list[ShownMessage]
     has_more: bool

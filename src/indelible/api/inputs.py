@@ -47,8 +47,6 @@ Content = str | Sequence[Block | StoredFile | str]
 
 IfBusy = Literal["queue", "interrupt", "steer"]
 """What to do during a running reply: wait for it, stop it, or join it."""
-
-
 OpenChunks = Callable[[], AsyncIterator[bytes]]
 """Opens a file that is uploaded: once more for every attempt."""
 

@@ -26,55 +26,9 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
 from msgspec import Meta
 
+from indelible.api import inputs, shapes
 from indelible.api.events import FeedEvent, MessageTree
-from indelible.api.inputs import (
-    ALL_OF_IT,
-    SAME_MODEL,
-    STOP_NOW,
-    BranchTarget,
-    ChatChanges,
-    CreateChat,
-    DraftRequest,
-    EditedMessage,
-    Fork,
-    Interruption,
-    MessageContent,
-    NewMessage,
-    NewShare,
-    NewToken,
-    NewUser,
-    OpenChunks,
-    QueueOrder,
-    ReadRequest,
-    ToolResultsRequest,
-    TurnRequest,
-    UserChanges,
-)
 from indelible.api.records import RunTree
-from indelible.api.shapes import (
-    Accepted,
-    AttemptPage,
-    ChatDetails,
-    ChatPage,
-    CreatedChat,
-    CreatedShare,
-    CreatedToken,
-    Draft,
-    ExportFormat,
-    FilePage,
-    InterruptResult,
-    MessagePage,
-    ModelPage,
-    QueuePage,
-    RunPage,
-    SharePage,
-    StoredFile,
-    TokenPage,
-    UpdatedChat,
-    UsagePage,
-    UserInfo,
-    UserPage,
-)
 from indelible.concurrency.readings import Readings
 
 PREFIX: Final = "/api/v1"
@@ -169,7 +123,7 @@ class ChatApi(Protocol):
     # --- chats ---
 
     @route("POST", "/chats", status=201, starts_turn=True, example={"title": "Rain"})
-    async def create_chat(self, body: CreateChat) -> CreatedChat:
+    async def create_chat(self, body: inputs.CreateChat) -> shapes.CreatedChat:
         """Create a chat. With a message, the reply starts at once; the response may continue with it."""
 
     @route("GET", "/chats")
@@ -184,7 +138,7 @@ class ChatApi(Protocol):
         shared: bool = False,
         limit: PageLimit = 50,
         cursor: str | None = None,
-    ) -> ChatPage:
+    ) -> shapes.ChatPage:
         """List the user's chats, pinned first, then most recently updated first.
 
         `q`: those whose title or messages have all of its words, newest match first. `shared`: the chats that others
@@ -198,11 +152,11 @@ class ChatApi(Protocol):
         """The status of the chat."""
 
     @route("GET", "/chats/{chat_id}", access="read")
-    async def get_chat(self, chat_id: str) -> ChatDetails:
+    async def get_chat(self, chat_id: str) -> shapes.ChatDetails:
         """Get the chat as it is now: its last messages, the running reply, the queue, the cursor to continue from."""
 
     @route("PATCH", "/chats/{chat_id}", example={"title": "Mine"})
-    async def update_chat(self, chat_id: str, body: ChatChanges) -> UpdatedChat:
+    async def update_chat(self, chat_id: str, body: inputs.ChatChanges) -> shapes.UpdatedChat:
         """Update title, labels, pin, model or instructions; archive or unarchive. All of it is done, or nothing."""
 
     @route("DELETE", "/chats/{chat_id}", status=204)
@@ -210,7 +164,7 @@ class ChatApi(Protocol):
         """Delete the chat and all its data. This can't be undone."""
 
     @route("POST", "/chats/{chat_id}/fork", status=201, example={"message_id": "{message_id}"})
-    async def fork_chat(self, chat_id: str, body: Fork) -> CreatedChat:
+    async def fork_chat(self, chat_id: str, body: inputs.Fork) -> shapes.CreatedChat:
         """Create a chat that starts with a copy of this one, up to and including a message."""
 
     # --- messages ---
@@ -218,23 +172,25 @@ class ChatApi(Protocol):
     @route("GET", "/chats/{chat_id}/messages", access="read")
     async def list_messages(
         self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: PageLimit = 50
-    ) -> MessagePage:
+    ) -> shapes.MessagePage:
         """List the messages of the active branch, oldest first. Pass `next` as `before` to get earlier ones."""
 
     @route("POST", "/chats/{chat_id}/messages", status=202, starts_turn=True, example={"text": "Hi"})
-    async def send(self, chat_id: str, body: NewMessage) -> Accepted:
+    async def send(self, chat_id: str, body: inputs.NewMessage) -> shapes.Accepted:
         """Send a message. When this returns, it is on disk: in the conversation or in the queue."""
 
     @route("POST", "/chats/{chat_id}/messages/{message_id}/edit", status=202, starts_turn=True, example={"text": "Hi"})
-    async def edit(self, chat_id: str, message_id: str, body: EditedMessage) -> Accepted:
+    async def edit(self, chat_id: str, message_id: str, body: inputs.EditedMessage) -> shapes.Accepted:
         """Edit one of the user's messages. The old message and its replies are kept as a branch."""
 
     @route("POST", "/chats/{chat_id}/messages/{message_id}/regenerate", status=202, starts_turn=True)
-    async def regenerate(self, chat_id: str, message_id: str, body: TurnRequest = SAME_MODEL) -> Accepted:
+    async def regenerate(
+        self, chat_id: str, message_id: str, body: inputs.TurnRequest = inputs.SAME_MODEL
+    ) -> shapes.Accepted:
         """Regenerate a reply, or answer a user message again; the old reply is kept as a branch."""
 
     @route("POST", "/chats/{chat_id}/branch", example={"message_id": "{message_id}"})
-    async def switch_branch(self, chat_id: str, body: BranchTarget) -> Accepted:
+    async def switch_branch(self, chat_id: str, body: inputs.BranchTarget) -> shapes.Accepted:
         """Switch to the branch of this message, at its newest end; with `exact`, to the message itself."""
 
     @route("GET", "/chats/{chat_id}/tree", access="read")
@@ -244,43 +200,43 @@ class ChatApi(Protocol):
     # --- turns ---
 
     @route("POST", "/chats/{chat_id}/interrupt")
-    async def interrupt(self, chat_id: str, body: Interruption = STOP_NOW) -> InterruptResult:
+    async def interrupt(self, chat_id: str, body: inputs.Interruption = inputs.STOP_NOW) -> shapes.InterruptResult:
         """Stop the running reply; what was written is saved. If nothing is running, nothing happens.
 
         With `wait_s` the response is sent when the turn has ended, or after that many seconds.
         """
 
-    async def interrupt_and_wait(self, chat_id: str, *, turn: str | None = None) -> InterruptResult:
+    async def interrupt_and_wait(self, chat_id: str, *, turn: str | None = None) -> shapes.InterruptResult:
         """The same, and wait for the turn to end, however long it takes."""
 
     @route("POST", "/chats/{chat_id}/retry", status=202, starts_turn=True)
-    async def retry(self, chat_id: str, body: TurnRequest = SAME_MODEL) -> Accepted:
+    async def retry(self, chat_id: str, body: inputs.TurnRequest = inputs.SAME_MODEL) -> shapes.Accepted:
         """Retry after an error, or a message that has no complete reply, optionally with another model."""
 
     @route("POST", "/chats/{chat_id}/continue", status=202, starts_turn=True)
-    async def continue_(self, chat_id: str, body: TurnRequest = SAME_MODEL) -> Accepted:
+    async def continue_(self, chat_id: str, body: inputs.TurnRequest = inputs.SAME_MODEL) -> shapes.Accepted:
         """Continue an interrupted reply."""
 
     @route("POST", "/chats/{chat_id}/compact", status=202)
-    async def compact(self, chat_id: str) -> Accepted:
+    async def compact(self, chat_id: str) -> shapes.Accepted:
         """Replace older turns by a summary in the model's prompt."""
 
     @route("POST", "/chats/{chat_id}/tool-results", status=202, starts_turn=True, example={"results": []})
-    async def submit_tool_results(self, chat_id: str, body: ToolResultsRequest) -> Accepted:
+    async def submit_tool_results(self, chat_id: str, body: inputs.ToolResultsRequest) -> shapes.Accepted:
         """Submit the results of the tool calls that the reply is waiting for: all of them, exactly once."""
 
     # --- the queue ---
 
     @route("GET", "/chats/{chat_id}/queue")
-    async def list_queue(self, chat_id: str) -> QueuePage:
+    async def list_queue(self, chat_id: str) -> shapes.QueuePage:
         """List the queued messages, in order."""
 
     @route("PUT", "/chats/{chat_id}/queue/order", example={"ids": []})
-    async def reorder_queue(self, chat_id: str, body: QueueOrder) -> Accepted:
+    async def reorder_queue(self, chat_id: str, body: inputs.QueueOrder) -> shapes.Accepted:
         """Reorder the queue. Name every queued message exactly once."""
 
     @route("PATCH", "/chats/{chat_id}/queue/{queued_id}", example={"text": "Hi"})
-    async def edit_queued(self, chat_id: str, queued_id: str, body: MessageContent) -> Accepted:
+    async def edit_queued(self, chat_id: str, queued_id: str, body: inputs.MessageContent) -> shapes.Accepted:
         """Edit a queued message."""
 
     @route("DELETE", "/chats/{chat_id}/queue/{queued_id}", status=204)
@@ -288,7 +244,7 @@ class ChatApi(Protocol):
         """Remove a message from the queue."""
 
     @route("POST", "/chats/{chat_id}/queue/{queued_id}/promote", status=202)
-    async def promote_queued(self, chat_id: str, queued_id: str) -> Accepted:
+    async def promote_queued(self, chat_id: str, queued_id: str) -> shapes.Accepted:
         """Send this queued message now; a running reply is stopped for it."""
 
     # --- events, attempts and runs ---
@@ -301,20 +257,20 @@ class ChatApi(Protocol):
     @route("GET", "/chats/{chat_id}/attempts")
     async def list_attempts(
         self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: PageLimit = 50
-    ) -> AttemptPage:
+    ) -> shapes.AttemptPage:
         """List every attempt at every step, newest first, failed ones included."""
 
     @route("GET", "/chats/{chat_id}/debug/runs")
     async def list_runs(
         self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: PageLimit = 50
-    ) -> RunPage:
+    ) -> shapes.RunPage:
         """List the recorded runs, newest first."""
 
     async def get_run(self, chat_id: str, run_id: str) -> RunTree:
         """One recorded run with its steps and exchanges; only the sizes of bodies."""
 
     @route("GET", "/models")
-    async def list_models(self) -> ModelPage:
+    async def list_models(self) -> shapes.ModelPage:
         """List the model names that a chat, a message or a retry may use."""
 
 
@@ -322,21 +278,21 @@ class ListApi(Protocol):
     """What there is beside a conversation."""
 
     @route("POST", "/chats/{chat_id}/read", status=204)
-    async def mark_read(self, chat_id: str, body: ReadRequest = ALL_OF_IT) -> None:
+    async def mark_read(self, chat_id: str, body: inputs.ReadRequest = inputs.ALL_OF_IT) -> None:
         """Mark the chat as read, all of it or up to an event."""
 
     @route("GET", "/chats/{chat_id}/draft")
-    async def get_draft(self, chat_id: str) -> Draft:
+    async def get_draft(self, chat_id: str) -> shapes.Draft:
         """Get what you have typed in this chat and not sent yet. `new` instead of an id is the next chat."""
 
     @route("PUT", "/chats/{chat_id}/draft", status=204, example={"text": "Hi"})
-    async def save_draft(self, chat_id: str, body: DraftRequest) -> None:
+    async def save_draft(self, chat_id: str, body: inputs.DraftRequest) -> None:
         """Replace the draft; an empty text deletes it."""
 
-    async def export_chat(self, chat_id: str, format: ExportFormat = "json") -> bytes:
+    async def export_chat(self, chat_id: str, format: shapes.ExportFormat = "json") -> bytes:
         """The chat as a file: all of it as JSON, which can be imported, or the active branch as Markdown."""
 
-    async def import_chat(self, content: bytes) -> CreatedChat:
+    async def import_chat(self, content: bytes) -> shapes.CreatedChat:
         """Create a chat from an exported one (JSON). A file with a mistake is `Invalid`, and changes nothing."""
 
     @route("GET", "/usage", problems=(404,))
@@ -347,7 +303,7 @@ class ListApi(Protocol):
         until: date | None = None,
         user: str | None = None,
         by: Literal["user"] | None = None,
-    ) -> UsagePage:
+    ) -> shapes.UsagePage:
         """Get what your chats used, by day and model; the last 30 days by default.
 
         Admins may name a user, or list all of them with `by=user`.
@@ -363,16 +319,16 @@ class FileApi(Protocol):
     """Files. A file of another user is `NotFound`, unless a chat that shows it is shared."""
 
     async def upload(
-        self, open_chunks: OpenChunks, *, name: str, media_type: str | None = None, size: int | None = None
-    ) -> StoredFile:
+        self, open_chunks: inputs.OpenChunks, *, name: str, media_type: str | None = None, size: int | None = None
+    ) -> shapes.StoredFile:
         """Store a file. `media_type` is only a hint: the first bytes decide. `size` is announced, if it is known."""
 
     @route("GET", "/files")
-    async def list_files(self, *, limit: PageLimit = 50, cursor: str | None = None) -> FilePage:
+    async def list_files(self, *, limit: PageLimit = 50, cursor: str | None = None) -> shapes.FilePage:
         """List your files, newest first."""
 
     @route("GET", "/files/{file_id}/info", access="file")
-    async def get_file(self, file_id: str) -> StoredFile:
+    async def get_file(self, file_id: str) -> shapes.StoredFile:
         """Get what is known about a file."""
 
     def open_file(
@@ -392,11 +348,11 @@ class AccountApi(Protocol):
     """Tokens, users, and who else may read a chat. A new secret is shown once, and stored with no idempotency key."""
 
     @route("GET", "/tokens", access="manage")
-    async def list_tokens(self) -> TokenPage:
+    async def list_tokens(self) -> shapes.TokenPage:
         """List your valid tokens, newest first."""
 
     @route("POST", "/tokens", status=201, access="manage", example={"label": "x", "scopes": ["read"]})
-    async def create_token(self, body: NewToken) -> CreatedToken:
+    async def create_token(self, body: inputs.NewToken) -> shapes.CreatedToken:
         """Create a token. `token` is in this response and nowhere else."""
 
     @route("DELETE", "/tokens/{token_id}", status=204, access="manage")
@@ -404,23 +360,23 @@ class AccountApi(Protocol):
         """Revoke a token: its sessions end, and its open streams are cut."""
 
     @route("GET", "/users", access="admin")
-    async def list_users(self) -> UserPage:
+    async def list_users(self) -> shapes.UserPage:
         """List all users, by name. For admins."""
 
     @route("POST", "/users", status=201, access="admin", example={"name": "{new_name}"})
-    async def add_user(self, body: NewUser) -> UserInfo:
+    async def add_user(self, body: inputs.NewUser) -> shapes.UserInfo:
         """Create a user. For admins."""
 
     @route("PATCH", "/users/{name}", access="admin", example={"role": "user"})
-    async def update_user(self, name: str, body: UserChanges) -> UserInfo:
+    async def update_user(self, name: str, body: inputs.UserChanges) -> shapes.UserInfo:
         """Change a user's role, or disable or enable them. For admins."""
 
     @route("GET", "/chats/{chat_id}/shares")
-    async def list_shares(self, chat_id: str) -> SharePage:
+    async def list_shares(self, chat_id: str) -> shapes.SharePage:
         """List who else may read the chat, oldest first."""
 
     @route("POST", "/chats/{chat_id}/shares", status=201, example={"user": None})
-    async def share_chat(self, chat_id: str, body: NewShare) -> CreatedShare:
+    async def share_chat(self, chat_id: str, body: inputs.NewShare) -> shapes.CreatedShare:
         """Let a user, or everybody who has a new link, read the chat. The link is in this response and nowhere else."""
 
     @route("DELETE", "/chats/{chat_id}/shares/{share_id}", status=204)

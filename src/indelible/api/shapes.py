@@ -239,13 +239,8 @@ class LiveBlocks(Result, frozen=True, kw_only=True):
     blocks: list[Block]
 
 
-class ChatDetails(Result, frozen=True, kw_only=True):
-    """A consistent snapshot of a chat, with its last messages. Reading from `cursor` on misses and repeats nothing.
-
-    `usage` and `cost_usd` are the sums over all its messages, of every branch, as far as they are known. `labels` and
-    what follows it are the owner's, as they are now: `system` is the chat's own instruction (None: the setting),
-    `unread` whether a reply came since you read it, and `draft` what you have typed and not sent.
-    """
+class ChatNow(Result, frozen=True, kw_only=True):
+    """A chat at one moment, without its messages."""
 
     id: str
     status: str
@@ -259,6 +254,16 @@ class ChatDetails(Result, frozen=True, kw_only=True):
     turn: str | None
     error: Any
     retry: Any
+
+
+class ChatDetails(ChatNow, frozen=True, kw_only=True):
+    """A consistent snapshot of a chat, with its last messages. Reading from `cursor` on misses and repeats nothing.
+
+    `usage` and `cost_usd` are the sums over all its messages, of every branch, as far as they are known. `labels` and
+    what follows it are the owner's, as they are now: `system` is the chat's own instruction (None: the setting),
+    `unread` whether a reply came since you read it, and `draft` what you have typed and not sent.
+    """
+
     queue: list[QueuedMessage]
     live: LiveBlocks | None
     action: AwaitedAction | None

@@ -28,8 +28,7 @@ from indelible.files.bytes import DatabaseBytes
 from indelible.files.store import FileStore
 from indelible.recording.storage import RecordStore
 from indelible.service.access import Budget
-from indelible.service.answers import FindWindow
-from indelible.service.chats import LocalService, ServiceDependencies
+from indelible.service.chats import FindWindow, LocalService, ServiceDependencies
 from indelible.service.files import Upload, read_all
 from indelible.store.accounts import AccountStore
 from indelible.store.shares import ShareStore

@@ -67,11 +67,9 @@ Examples:
   indelible user enable ada
   indelible user role ada admin"""
 
-
 user_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Add, list, disable and enable users.", epilog=USER_EXAMPLES
 )
-
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.")]
 
@@ -150,11 +148,9 @@ Examples:
   indelible token revoke token_01kc3v…                 its sessions end, and open streams are cut
   INDELIBLE_TOKEN=$(indelible token create ada) indelible chats --server http://127.0.0.1:8000"""  # noqa: S105  (no password)
 
-
 token_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Create, list and revoke tokens.", epilog=TOKEN_EXAMPLES
 )
-
 
 _UNITS: Final = {"m": 60, "h": 3600, "d": 86400}
 

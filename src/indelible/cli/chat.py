@@ -12,17 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
-from indelible.cli.options import (
-    DatabaseOption,
-    ModelOption,
-    PaceOption,
-    SeedOption,
-    ServerOption,
-    SystemOption,
-    ToolsOption,
-    UsageMistake,
-    open_to_chat,
-)
+from indelible.cli import options
 
 CHAT_EXAMPLES: Final = """\b
 Examples:
@@ -43,17 +33,17 @@ def chat(
     ] = None,
     *,
     resume: Annotated[bool, typer.Option("--resume", help="Resume a chat (default: the most recent).")] = False,
-    database: DatabaseOption = None,
-    server: ServerOption = None,
-    model: ModelOption = None,
-    system: SystemOption = None,
-    tools: ToolsOption = None,
+    database: options.DatabaseOption = None,
+    server: options.ServerOption = None,
+    model: options.ModelOption = None,
+    system: options.SystemOption = None,
+    tools: options.ToolsOption = None,
     plain: Annotated[bool, typer.Option("--plain", help="No prompt and no colours, as in a pipe.")] = False,
     lines: Annotated[
         bool, typer.Option("--lines", help="In a pipe, each line is a message; otherwise all of it is one.")
     ] = False,
-    pace: PaceOption = 0.02,
-    seed: SeedOption = None,
+    pace: options.PaceOption = 0.02,
+    seed: options.SeedOption = None,
 ) -> None:
     """Chat in the terminal. Every word is saved as it arrives.
 
@@ -65,7 +55,7 @@ def chat(
     from indelible.terminal.session import open_chat
 
     clock = SystemClock()
-    opened, where = open_to_chat(
+    opened, where = options.open_to_chat(
         server=server, database=database, model=model, tools=tools, clock=clock, pace_s=pace, seed=seed
     )
     status = open_chat(
@@ -109,13 +99,13 @@ def ask(
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object: text, outcome, ids, usage, cost, error.")
     ] = False,
-    database: DatabaseOption = None,
-    server: ServerOption = None,
-    model: ModelOption = None,
-    system: SystemOption = None,
-    tools: ToolsOption = None,
-    pace: PaceOption = 0,
-    seed: SeedOption = None,
+    database: options.DatabaseOption = None,
+    server: options.ServerOption = None,
+    model: options.ModelOption = None,
+    system: options.SystemOption = None,
+    tools: options.ToolsOption = None,
+    pace: options.PaceOption = 0,
+    seed: options.SeedOption = None,
 ) -> None:
     """Ask one question and print the reply.
 
@@ -128,7 +118,7 @@ def ask(
     from indelible.terminal.session import ask as ask_in_terminal
 
     clock = SystemClock()
-    opened, _ = open_to_chat(
+    opened, _ = options.open_to_chat(
         server=server, database=database, model=model, tools=tools, clock=clock, pace_s=pace, seed=seed
     )
     status = ask_in_terminal(
@@ -153,5 +143,5 @@ def _join(question: str | None) -> str:
     context = piped.decode(sys.stdin.encoding, errors="replace") if piped else ""
     text = "\n\n".join(part for part in (context.strip(), (question or "").strip()) if part)
     if not text:
-        raise UsageMistake('There is no question. Example: indelible ask "roll a die"')
+        raise options.UsageMistake('There is no question. Example: indelible ask "roll a die"')
     return text

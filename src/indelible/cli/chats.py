@@ -15,17 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
-from indelible.cli.options import (
-    DatabaseOption,
-    ServerOption,
-    UsageMistake,
-    make_group_with_default,
-    open_to_read,
-    print_lines,
-    read_settings,
-    refuse_missing_database,
-    with_user,
-)
+from indelible.cli import options
 from indelible.errors import Invalid
 
 if TYPE_CHECKING:
@@ -46,7 +36,7 @@ Examples:
   indelible chats import story.json        a new chat with the same messages
   indelible chats import story.zip         the same, with its files"""
 
-chats_app: Final = typer.Typer(cls=make_group_with_default("list"), rich_markup_mode=None)
+chats_app: Final = typer.Typer(cls=options.make_group_with_default("list"), rich_markup_mode=None)
 ChatArgument = Annotated[
     str | None, typer.Argument(metavar="CHAT", help="Number or id of a chat (default: the most recent).")
 ]
@@ -67,34 +57,33 @@ def list_all(
     *,
     limit: LimitOption = 20,
     json: JsonOption = False,
-    database: DatabaseOption = None,
-    server: ServerOption = None,
+    database: options.DatabaseOption = None,
+    server: options.ServerOption = None,
 ) -> None:
     """List chats, pinned first, then most recently updated first.
 
     Each line has number, time, status, id and title.
     """
-    opened = open_to_read(server=server, database=database)
+    opened = options.open_to_read(server=server, database=database)
 
-    from indelible.terminal.reports import list_chats, to_json
+    from indelible.terminal.reports import list_chats
 
-    async def load(user: User) -> Iterable[str]:
-        return [to_json(await user.chats(limit=limit))] if json else await list_chats(user, limit=limit)
-
-    print_lines(opened, load)
+    options.print_lines(opened, lambda user: list_chats(user, limit=limit, as_json=json))
 
 
 @chats_app.command()
-def show(chat: ChatArgument = None, *, database: DatabaseOption = None, server: ServerOption = None) -> None:
+def show(
+    chat: ChatArgument = None, *, database: options.DatabaseOption = None, server: options.ServerOption = None
+) -> None:
     """Show the conversation of a chat, as Markdown."""
-    opened = open_to_read(server=server, database=database)
+    opened = options.open_to_read(server=server, database=database)
 
     from indelible.terminal.reports import load_conversation
 
     async def load(user: User) -> Iterable[str]:
         return (await load_conversation(user, chat)).splitlines()
 
-    print_lines(opened, load)
+    options.print_lines(opened, load)
 
 
 @chats_app.command()
@@ -103,23 +92,18 @@ def search(
     *,
     limit: LimitOption = 20,
     json: JsonOption = False,
-    database: DatabaseOption = None,
-    server: ServerOption = None,
+    database: options.DatabaseOption = None,
+    server: options.ServerOption = None,
 ) -> None:
     """Search titles and messages, newest match first. The last word may be the beginning of one."""
     query = " ".join(words).strip()
     if not query:
-        raise UsageMistake("There are no words to search for. Example: indelible chats search lighthouse")
-    opened = open_to_read(server=server, database=database)
+        raise options.UsageMistake("There are no words to search for. Example: indelible chats search lighthouse")
+    opened = options.open_to_read(server=server, database=database)
 
-    from indelible.terminal.reports import search_chats, to_json
+    from indelible.terminal.reports import search_chats
 
-    async def load(user: User) -> Iterable[str]:
-        if json:
-            return [to_json(await user.chats(search=query, limit=limit))]
-        return await search_chats(user, query, limit=limit)
-
-    print_lines(opened, load)
+    options.print_lines(opened, lambda user: search_chats(user, query, limit=limit, as_json=json))
 
 
 @chats_app.command("export")
@@ -133,15 +117,15 @@ def export_chat(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.", show_default="stdout")
     ] = None,
     files: Annotated[bool, typer.Option("--files", help="With its files, as a ZIP archive (needs -o).")] = False,
-    database: DatabaseOption = None,
-    server: ServerOption = None,
+    database: options.DatabaseOption = None,
+    server: options.ServerOption = None,
 ) -> None:
     """Export a chat. The JSON can be imported, here or elsewhere, and so can the archive with its files."""
     if format not in ("json", "md"):
-        raise UsageMistake(f"Unknown format {format!r}. Choose json or md.")
+        raise options.UsageMistake(f"Unknown format {format!r}. Choose json or md.")
     if files and (output is None or format != "json"):
-        raise UsageMistake("--files writes an archive: name it with -o FILE, and leave --format out.")
-    opened = open_to_read(server=server, database=database)
+        raise options.UsageMistake("--files writes an archive: name it with -o FILE, and leave --format out.")
+    opened = options.open_to_read(server=server, database=database)
 
     from indelible.terminal.reports import find_chat
 
@@ -152,7 +136,7 @@ def export_chat(
             return b""
         return await found.export(cast("ExportFormat", format))
 
-    content = with_user(opened, load)
+    content = options.with_user(opened, load)
     if files:
         return
     if output is None:
@@ -162,15 +146,15 @@ def export_chat(
     try:
         output.write_bytes(content)
     except OSError as error:
-        raise UsageMistake(f"Can't write {output}: {error.strerror}.") from error
+        raise options.UsageMistake(f"Can't write {output}: {error.strerror}.") from error
 
 
 @chats_app.command("import")
 def import_chats(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Exported chats; - is standard input.")],
     *,
-    database: DatabaseOption = None,
-    server: ServerOption = None,
+    database: options.DatabaseOption = None,
+    server: options.ServerOption = None,
 ) -> None:
     """Import exported chats (JSON, or archives with files) as new ones, and print their ids.
 
@@ -178,7 +162,7 @@ def import_chats(
     """
     for file in files:
         _refuse_unreadable(file)  # before a database is created
-    opened = open_to_read(server=server, database=database, creates=True)
+    opened = options.open_to_read(server=server, database=database, creates=True)
 
     import asyncio
 
@@ -197,25 +181,25 @@ def import_chats(
             sys.stdout.write(f"{chat.id}\n")
             sys.stdout.flush()
 
-    with_user(opened, load)
+    options.with_user(opened, load)
 
 
 def _refuse_unreadable(file: Path) -> None:
     if str(file) == "-":
         if sys.stdin is None:
-            raise UsageMistake("Can't read -: standard input is closed.")
+            raise options.UsageMistake("Can't read -: standard input is closed.")
         return
     try:
         os.close(os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)))  # a pipe may have no writer yet
     except OSError as error:
-        raise UsageMistake(f"Can't read {file}: {error.strerror}.") from error
+        raise options.UsageMistake(f"Can't read {file}: {error.strerror}.") from error
 
 
 def _read(file: Path) -> bytes:
     try:
         return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     except OSError as error:
-        raise UsageMistake(f"Can't read {file}: {error.strerror}.") from error
+        raise options.UsageMistake(f"Can't read {file}: {error.strerror}.") from error
 
 
 USAGE_EXAMPLES: Final = """\b
@@ -225,7 +209,6 @@ Examples:
   indelible usage --by-user                    of everybody, for admins
   indelible usage --user ada --json
   indelible usage --server http://127.0.0.1:8000"""
-
 
 DateOption = Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="Day of UTC, included.")]
 
@@ -237,8 +220,8 @@ def usage(
     user: Annotated[str | None, typer.Option(metavar="NAME", help="Of this user; admins only.")] = None,
     by_user: Annotated[bool, typer.Option("--by-user", help="Of every user; admins only.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    database: DatabaseOption = None,
-    server: ServerOption = None,
+    database: options.DatabaseOption = None,
+    server: options.ServerOption = None,
 ) -> None:
     """Show what was used: turns, tokens and costs by day and model.
 
@@ -246,22 +229,22 @@ def usage(
     """
     first, last = _parse_day(since, "--since"), _parse_day(until, "--until")
     if first is not None and last is not None and first > last:
-        raise UsageMistake(f"--since {since} is after --until {until}.")
-    opened = open_to_read(server=server, database=database)
+        raise options.UsageMistake(f"--since {since} is after --until {until}.")
+    opened = options.open_to_read(server=server, database=database)
 
     from indelible.terminal.reports import load_usage
 
-    async def load(opener: User) -> Iterable[str]:
-        return await load_usage(opener, since=first, until=last, of=user, by_user=by_user, as_json=json)
-
-    print_lines(opened, load)
+    options.print_lines(
+        opened,
+        lambda opener: load_usage(opener, since=first, until=last, of=user, by_user=by_user, as_json=json),
+    )
 
 
 def _parse_day(text: str | None, option: str) -> date | None:
     try:
         return None if text is None else date.fromisoformat(text)
     except ValueError:
-        raise UsageMistake(f"Can't read {option} {text!r} as a day. Write 2026-11-01.") from None
+        raise options.UsageMistake(f"Can't read {option} {text!r} as a day. Write 2026-11-01.") from None
 
 
 DEBUG_EXAMPLES: Final = """\b
@@ -273,8 +256,7 @@ Examples:
   indelible debug replay RUN            replay its last response
   indelible debug replay RUN --attempt 1.2 --save strange.json"""
 
-
-debug_app: Final = typer.Typer(cls=make_group_with_default("show"), rich_markup_mode=None)
+debug_app: Final = typer.Typer(cls=options.make_group_with_default("show"), rich_markup_mode=None)
 
 
 @debug_app.callback(epilog=DEBUG_EXAMPLES)
@@ -295,11 +277,11 @@ def show_runs(
     full: Annotated[bool, typer.Option("--full", help="Do not shorten bodies.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     limit: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="Maximum number of runs.")] = 20,
-    database: DatabaseOption = None,
+    database: options.DatabaseOption = None,
 ) -> None:
     """Show the runs of a chat as a tree, or one run in full."""
-    settings = read_settings(database=database)
-    refuse_missing_database(settings)
+    settings = options.read_settings(database=database)
+    options.refuse_missing_database(settings)
 
     from indelible.cli.records import print_records
 
@@ -314,12 +296,12 @@ def replay(
         str | None, typer.Option(metavar="STEP.NUMBER", help="Attempt to replay.", show_default="the last")
     ] = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save it as a test fixture.")] = None,
-    database: DatabaseOption = None,
+    database: options.DatabaseOption = None,
 ) -> None:
     """Replay a recorded response offline and show the parsed blocks."""
-    settings = read_settings(database=database)
+    settings = options.read_settings(database=database)
     if not Path(target).is_file():
-        refuse_missing_database(settings)
+        options.refuse_missing_database(settings)
 
     from indelible.cli.records import print_replay
 

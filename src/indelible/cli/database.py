@@ -135,7 +135,6 @@ Examples:
   INDELIBLE_DATABASE=postgresql://ada:secret@host/chats indelible doctor
   indelible doctor --json | jq '.[] | select(.status != "ok")'"""
 
-
 _MARKS: Final = {"ok": "ok     ", "warning": "WARNING", "failed": "FAILED "}
 
 

@@ -43,7 +43,6 @@ FULL_DISK_BYTES: Final = 64 * 1024**2
 MAX_SKEW_S: Final = 2.0
 FEW_OPEN_FILES: Final = 1024
 _COMPANIONS: Final = ("", "-wal", "-shm", ".lock")
-
 Status = Literal["ok", "warning", "failed"]
 
 

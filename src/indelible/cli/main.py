@@ -24,19 +24,10 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
+from indelible.cli import database
 from indelible.cli.accounts import LOGIN_LINK_EXAMPLES, login_link, token_app, user_app
 from indelible.cli.chat import ASK_EXAMPLES, CHAT_EXAMPLES, ask, chat
 from indelible.cli.chats import USAGE_EXAMPLES, chats_app, debug_app, usage
-from indelible.cli.database import (
-    BACKUP_EXAMPLES,
-    COPY_EXAMPLES,
-    DOCTOR_EXAMPLES,
-    MIGRATE_EXAMPLES,
-    backup,
-    copy,
-    doctor,
-    migrate,
-)
 from indelible.cli.options import UsageMistake
 from indelible.cli.prove import PROVE_EXAMPLES, prove
 from indelible.cli.serve import SERVE_EXAMPLES, WORKER_EXAMPLES, serve, worker
@@ -83,10 +74,10 @@ def _assemble() -> typer.Typer:
     app.command(epilog=USAGE_EXAMPLES)(usage)
     app.command(epilog=SERVE_EXAMPLES)(serve)
     app.command(epilog=WORKER_EXAMPLES)(worker)
-    app.command(epilog=MIGRATE_EXAMPLES)(migrate)
-    app.command(epilog=BACKUP_EXAMPLES)(backup)
-    app.command(epilog=COPY_EXAMPLES)(copy)
-    app.command(epilog=DOCTOR_EXAMPLES)(doctor)
+    app.command(epilog=database.MIGRATE_EXAMPLES)(database.migrate)
+    app.command(epilog=database.BACKUP_EXAMPLES)(database.backup)
+    app.command(epilog=database.COPY_EXAMPLES)(database.copy)
+    app.command(epilog=database.DOCTOR_EXAMPLES)(database.doctor)
     app.add_typer(debug_app, name="debug")
     app.add_typer(user_app, name="user")
     app.add_typer(token_app, name="token")
@@ -143,13 +134,11 @@ def indelible(
 
 COMPLETE: Final = "_INDELIBLE_COMPLETE"
 
-
 COMPLETION_EXAMPLES: Final = """\b
 Examples:
   eval "$(indelible completion bash)"      in ~/.bashrc
   eval "$(indelible completion zsh)"       in ~/.zshrc, after compinit
   indelible completion fish > ~/.config/fish/completions/indelible.fish"""
-
 
 _SHELLS: Final = ("bash", "zsh", "fish")
 

@@ -111,7 +111,6 @@ LogLevelOption = Annotated[
     ),
 ]
 
-
 _OTHER_VARIABLES: Final = [
     "INDELIBLE_URL",
     "INDELIBLE_FORBID_MODEL_CALLS",
@@ -198,19 +197,14 @@ def load_named_tools(names: list[str] | None, settings: Settings) -> list[Any]:
 
     if not names and settings.model == "demo":
         return list(make_demo_tools(SystemClock(), pace_s=0.02))
-    return _load_tools(names, "--tools")
+    return load_tools(names, "--tools")
 
 
-def load_client_tools(names: list[str] | None) -> list[Any]:
-    """The tools of `--client-tools`."""
-    return _load_tools(names, "--client-tools")
-
-
-def _load_tools(names: list[str] | None, option: str) -> list[Any]:
-    from indelible.tools.toolset import load_tools
+def load_tools(names: list[str] | None, option: str) -> list[Any]:
+    from indelible.tools.toolset import load_tools as load
 
     try:
-        return list(load_tools(names or [], option=option))
+        return list(load(names or [], option=option))
     except Invalid as error:
         raise UsageMistake(str(error)) from error
 

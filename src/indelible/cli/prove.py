@@ -1,4 +1,7 @@
-"""`indelible prove`: kill real servers and check that nothing is lost. The proof is the package prove."""
+"""`indelible prove`: kill real servers and check that nothing is lost. The proof is the package prove.
+
+A progress bar on standard error shows the kills; then the report (prove/report.py) is printed.
+"""
 
 from __future__ import annotations
 
@@ -59,24 +62,42 @@ def prove(
     if server is not None and own:
         raise UsageMistake("--server kills nothing; drop --kills, --database, --files, --short-leases and --drain.")
 
+    import asyncio
     import random
 
-    from indelible.prove.command import prove_and_report, prove_server_and_report
-    from indelible.prove.run import Plan
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from indelible.prove.report import print_report
+    from indelible.prove.run import Plan, prove_server
+    from indelible.prove.run import prove as run_proof
 
     chosen = random.SystemRandom().randrange(10**6) if seed is None else seed
-    if server is not None:
-        token = read_settings().token or None
-        length_s = _SERVER_S if seconds is None else seconds
-        raise typer.Exit(prove_server_and_report(server, seed=chosen, chats=chats, seconds=length_s, token=token))
-    plan = Plan(
-        seed=chosen,
-        database=database,
-        kills=_KILLS if kills is None else kills,
-        chats=chats,
-        seconds=seconds,
-        short_leases=short_leases,
-        drain_s=drain,
-        files=files,
-    )
-    raise typer.Exit(prove_and_report(plan))
+    screen = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
+        if server is None:
+            plan = Plan(
+                seed=chosen,
+                database=database,
+                kills=_KILLS if kills is None else kills,
+                chats=chats,
+                seconds=seconds,
+                short_leases=short_leases,
+                drain_s=drain,
+                files=files,
+            )
+            bar = progress.add_task("Killing servers", total=plan.kills)
+
+            def show(done: int) -> None:
+                what = "Killing servers" if done < plan.kills else "Waiting for the last replies"
+                progress.update(bar, completed=done, description=what)
+
+            report = asyncio.run(run_proof(plan, on_kill=show))
+        else:
+            token = read_settings().token or None
+            length_s = _SERVER_S if seconds is None else seconds
+            progress.add_task(f"Using {server}", total=None)
+            report = asyncio.run(prove_server(server, seed=chosen, chats=chats, seconds=length_s, token=token))
+    print_report(report, Console())
+    raise typer.Exit(int(not report.is_proof))

@@ -117,10 +117,10 @@ def _print(shown: RenderableType) -> None:
 async def _print_json(widgets: AsyncIterable[bytes]) -> None:
     console = Console()
     async for widget in widgets:
-        console.out(spell_plainly(widget.decode()), end="", highlight=False)
+        console.out(to_ascii_json(widget.decode()), end="", highlight=False)
 
 
-def spell_plainly(text: str) -> str:
+def to_ascii_json(text: str) -> str:
     """JSON in printable ASCII. Whatever else is in it stands in a string, where it can be escaped."""
     return _NOT_PLAIN.sub(lambda found: re.sub("....", r"\\u\g<0>", found[0].encode("utf-16-be").hex()), text)
 

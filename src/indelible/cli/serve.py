@@ -11,21 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from indelible.cli.options import (
-    ClientToolsOption,
-    DatabaseOption,
-    LogFormatOption,
-    LogLevelOption,
-    ModelOption,
-    ToolsOption,
-    check_model,
-    describe_process,
-    load_client_tools,
-    load_named_tools,
-    logging_as,
-    print_ready,
-    read_settings,
-)
+from indelible.cli import options
 
 SERVE_EXAMPLES: Final = """\b
 Examples:
@@ -48,15 +34,15 @@ def serve(
             metavar="NUMBER", help="Port to listen on; 0 picks a free one.", show_default="the 'port' setting"
         ),
     ] = None,
-    database: DatabaseOption = None,
-    model: ModelOption = None,
-    tools: ToolsOption = None,
-    client_tools: ClientToolsOption = None,
+    database: options.DatabaseOption = None,
+    model: options.ModelOption = None,
+    tools: options.ToolsOption = None,
+    client_tools: options.ClientToolsOption = None,
     no_worker: Annotated[
         bool, typer.Option("--no-worker", help="Serve only; run replies with 'indelible worker'.")
     ] = False,
-    log_format: LogFormatOption = None,
-    log_level: LogLevelOption = None,
+    log_format: options.LogFormatOption = None,
+    log_level: options.LogLevelOption = None,
     access_log: Annotated[bool | None, typer.Option("--access-log", help="Log every request.")] = None,
 ) -> None:
     """Serve chats over HTTP, with a web page and a worker.
@@ -64,7 +50,7 @@ def serve(
     Prints its URL when it is ready and, on a terminal, a link to log in with if a login is needed. On SIGTERM it tells
     clients to reconnect and hands off running replies.
     """
-    settings = read_settings(
+    settings = options.read_settings(
         host=host,
         port=port,
         database=database,
@@ -74,26 +60,26 @@ def serve(
         access_log=access_log,
     )
     if not no_worker:
-        check_model(settings)
+        options.check_model(settings)
 
     from indelible.server.app import Server
     from indelible.server.authentication import needs_login
     from indelible.server.process import serve as run_server
     from indelible.tracing import traces_exported
 
-    with logging_as(settings), traces_exported():
-        found, theirs = load_named_tools(tools, settings), load_client_tools(client_tools)
+    with options.logging_as(settings), traces_exported():
+        found, theirs = options.load_named_tools(tools, settings), options.load_tools(client_tools, "--client-tools")
         server = Server(
             settings, tools=found, client_tools=theirs, worker=not no_worker, offers_login=sys.stdout.isatty()
         )
-        details = describe_process(settings, tools=len(found) + len(theirs), worker=not no_worker)
+        details = options.describe_process(settings, tools=len(found) + len(theirs), worker=not no_worker)
         details["login"] = "needed" if needs_login(settings) else "none"
 
         def report(url: str) -> None:
-            print_ready(settings, f"Indelible is ready at {url}", url=url, **details)
+            options.print_ready(settings, f"Indelible is ready at {url}", url=url, **details)
             if server.login_path is not None:
                 login_url = f"{url}{server.login_path}"
-                print_ready(settings, f"Log in once, within the hour, at {login_url}", login_url=login_url)
+                options.print_ready(settings, f"Log in once, within the hour, at {login_url}", login_url=login_url)
 
         run_server(server, on_ready=report)
 
@@ -118,22 +104,22 @@ def worker(
             help="Port for /healthz, /readyz and /metrics; 0 picks a free one. Without it, the worker does not listen.",
         ),
     ] = None,
-    database: DatabaseOption = None,
-    model: ModelOption = None,
-    tools: ToolsOption = None,
-    client_tools: ClientToolsOption = None,
-    log_format: LogFormatOption = None,
-    log_level: LogLevelOption = None,
+    database: options.DatabaseOption = None,
+    model: options.ModelOption = None,
+    tools: options.ToolsOption = None,
+    client_tools: options.ClientToolsOption = None,
+    log_format: options.LogFormatOption = None,
+    log_level: options.LogLevelOption = None,
 ) -> None:
     """Run a worker without the HTTP server.
 
     Start as many as you like on one PostgreSQL database. On SIGTERM it hands off running replies. With --port it serves
     its health and metrics, and nothing else; the port setting has no effect.
     """
-    settings = read_settings(
+    settings = options.read_settings(
         host=host, port=port, database=database, model=model, log_format=log_format, log_level=log_level
     )
-    check_model(settings)
+    options.check_model(settings)
 
     import asyncio
 
@@ -142,16 +128,18 @@ def worker(
     from indelible.server.process import serve as run_server
     from indelible.tracing import traces_exported
 
-    with logging_as(settings), traces_exported():
-        found = load_named_tools(tools, settings)
-        theirs = load_client_tools(client_tools)
-        details = describe_process(settings, tools=len(found) + len(theirs))
+    with options.logging_as(settings), traces_exported():
+        found = options.load_named_tools(tools, settings)
+        theirs = options.load_tools(client_tools, "--client-tools")
+        details = options.describe_process(settings, tools=len(found) + len(theirs))
         if port is None:
-            on_ready = partial(print_ready, settings, "Indelible's worker is ready", **details)
+            on_ready = partial(options.print_ready, settings, "Indelible's worker is ready", **details)
             asyncio.run(run_worker(settings, tools=found, client_tools=theirs, on_ready=on_ready))
             return
 
         def report(url: str) -> None:
-            print_ready(settings, f"Indelible's worker is ready; health and metrics at {url}", url=url, **details)
+            options.print_ready(
+                settings, f"Indelible's worker is ready; health and metrics at {url}", url=url, **details
+            )
 
         run_server(Server(settings, tools=found, client_tools=theirs, only_health=True), on_ready=report)

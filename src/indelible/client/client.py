@@ -37,8 +37,6 @@ from indelible.errors import Invalid
 
 URL_VARIABLE: Final = "INDELIBLE_URL"
 TOKEN_VARIABLE: Final = "INDELIBLE_TOKEN"  # noqa: S105  (the name of a variable)
-
-
 _BYTES: Final = "application/octet-stream"
 _LONGEST_WAIT_S: Final = 60.0
 """The longest that the server waits for the end of a turn in one request."""

@@ -57,8 +57,6 @@ _FRUITLESS: Final = 5
 
 _PASSING: Final = frozenset({502, 503, 504})
 """Transient errors of a server, or of a proxy in front of it."""
-
-
 _JSON_ENDS_EARLY: Final = "Input data was truncated"
 """How msgspec reports it."""
 

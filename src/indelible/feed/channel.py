@@ -27,7 +27,8 @@ from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
 
-from indelible.api.events import ChatSnapshot, EndReason, EventBody, LiveReply, Position
+from indelible.api.events import ChatSnapshot, EndReason, EventBody, Position
+from indelible.api.shapes import LiveBlocks
 from indelible.errors import ChatNotFound, NotFound
 from indelible.feed.events import Cursors, TimelineStep, build_timeline, make_row_step
 from indelible.metrics import Metrics
@@ -205,7 +206,7 @@ def _make_snapshot(view: ChatView, page: Page, cursor: str) -> ChatSnapshot:
         error=view.error,
         retry=view.retry,
         queue=view.queue,
-        live=None if view.live is None else LiveReply(attempt=view.live.attempt, blocks=view.live.blocks),
+        live=None if view.live is None else LiveBlocks(attempt=view.live.attempt, blocks=view.live.blocks),
         action=view.action,
         messages=page.items,
         has_more=page.has_more,

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -306,7 +306,7 @@ class FileStore:
             return False
         return await self._database.read(lambda given: is_file_shown(given, chat_id, file_id))
 
-    async def read_file(self, file_id: str, *, start: int = 0, stop: int | None = None) -> AsyncIterator[bytes]:
+    async def read_file(self, file_id: str, *, start: int = 0, stop: int | None = None) -> AsyncGenerator[bytes, None]:
         """The bytes of a file from `start` to before `stop`, in chunks. The caller has checked the owner."""
         row = await self._database.read(lambda given: given.one(_PLACE, file_id), single=True)
         if row is None:

@@ -37,7 +37,6 @@ from indelible.models.failures.facts import trace_lineage
 from indelible.models.protocol import Call, Model
 
 _log: Final = get_logger(__name__)
-
 _PARTS_PER_SAMPLE: Final = 16
 _PARTS_BETWEEN_PAUSES: Final = 64
 """A model that never awaits must not starve other tasks, or a stop."""

@@ -47,44 +47,32 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
+from indelible import content
 from indelible.clock import Clock
 from indelible.concurrency.scope import CancelScope
 from indelible.concurrency.tasks import GracefulTask, wait_uncancelled
-from indelible.content import (
-    Block,
-    File,
-    FinishReason,
-    Message,
-    Part,
-    PartialReason,
-    ToolCall,
-    ToolResult,
-    ToolSpec,
-    ToolStarted,
-    Usage,
-)
 from indelible.content.assemble import PartAssembler, conclude, to_messages
 from indelible.models.retry import RetryEvent
 from indelible.tools.tool import ToolCallRecord
 from indelible.tools.toolset import AnyTool
 
-Messages = Sequence[Message]
+Messages = Sequence[content.Message]
 
 
 class TurnHost:
     """See the module header. Every method is optional."""
 
-    def publish(self, part: Part) -> Awaitable[None] | None:
+    def publish(self, part: content.Part) -> Awaitable[None] | None:
         """A part has arrived. Called once per part, in order; a slow host slows the reading down."""
 
-    def record(self, part: ToolStarted | ToolResult, call: ToolCallRecord) -> Awaitable[None] | None:  # noqa: ARG002
+    def record(self, part: content.ToolStarted | content.ToolResult, call: ToolCallRecord) -> Awaitable[None] | None:  # noqa: ARG002
         """A tool is about to start, or has a result: save that, and publish the part.
 
         Several tools may be recorded at the same time, so that a ledger can commit them together.
         """
         return self.publish(part)
 
-    def keep_file(self, file: File) -> Awaitable[File | str]:
+    def keep_file(self, file: content.File) -> Awaitable[content.File | str]:
         """Store a file that a tool returned: give it back by reference (`file_id`), or say why it was not stored.
 
         Unless this is overridden, a tool's pictures and files are only described in its result.
@@ -103,17 +91,17 @@ class TurnHost:
     def schedule_retry(self, event: RetryEvent) -> Awaitable[None] | None:
         """An attempt failed; another follows after a wait."""
 
-    def keep_summary(self, summary: Message) -> Awaitable[None] | None:
+    def keep_summary(self, summary: content.Message) -> Awaitable[None] | None:
         """Older messages were replaced by this summary, which follows them from now on."""
 
     def forget_responses(self) -> Awaitable[None] | None:
         """The provider may have lost its stored responses: chain to none of them again (rule 4.4)."""
 
-    def prepare_messages(self, messages: list[Message]) -> Messages | Awaitable[Messages]:
+    def prepare_messages(self, messages: list[content.Message]) -> Messages | Awaitable[Messages]:
         """Change the messages for the model, once per step."""
         return messages
 
-    def prepare_tools(self, tools: list[ToolSpec]) -> Iterable[AnyTool] | Awaitable[Iterable[AnyTool]]:
+    def prepare_tools(self, tools: list[content.ToolSpec]) -> Iterable[AnyTool] | Awaitable[Iterable[AnyTool]]:
         """Change the advertised tools, once per step. A tool or a typed function that is added can be called.
 
         The spec of a tool that nothing can run is a `TypeError`, before the model is asked.
@@ -198,13 +186,13 @@ class FinishedStep(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     index: int
-    blocks: list[Block]
+    blocks: list[content.Block]
     last: bool = False
-    awaiting: list[ToolCall] = []
+    awaiting: list[content.ToolCall] = []
     partial: bool = False
-    reason: PartialReason | None = None
-    finish_reason: FinishReason | None = None
-    usage: Usage | None = None
+    reason: content.PartialReason | None = None
+    finish_reason: content.FinishReason | None = None
+    usage: content.Usage | None = None
     context_limit: int | None = None
     provider: str | None = None
     model: str | None = None
@@ -215,7 +203,7 @@ class FinishedStep(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: datetime | None = None
     assembler: PartAssembler | None = None
 
-    def messages(self) -> list[Message]:
+    def messages(self) -> list[content.Message]:
         """The step as history holds it: [assistant], or [assistant, tool]."""
         return to_messages(
             self.blocks,
@@ -245,14 +233,14 @@ class FinishedStep(msgspec.Struct, frozen=True, kw_only=True):
 class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
     """How a turn ended. `messages` are those it added, `steps` its steps, including the unsaved `step`."""
 
-    messages: list[Message] = []
+    messages: list[content.Message] = []
     steps: list[FinishedStep] = []
     step: FinishedStep | None = None
 
     @property
-    def usage(self) -> Usage:
+    def usage(self) -> content.Usage:
         """The tokens of all steps, as far as they are known."""
-        return sum((step.usage for step in self.steps if step.usage is not None), Usage())
+        return sum((step.usage for step in self.steps if step.usage is not None), content.Usage())
 
 
 class TurnCompleted(TurnEnd, frozen=True, kw_only=True):
@@ -260,7 +248,7 @@ class TurnCompleted(TurnEnd, frozen=True, kw_only=True):
 
 
 class TurnAwaitingClient(TurnEnd, frozen=True, kw_only=True):
-    calls: list[ToolCall]
+    calls: list[content.ToolCall]
     reason: TurnReason = "client_tools"
 
 

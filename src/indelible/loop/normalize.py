@@ -29,36 +29,16 @@ from typing import Any, Final, TypeVar, cast, get_args
 
 from msgspec.structs import replace
 
+from indelible import content
 from indelible.clock import Clock
-from indelible.content import (
-    File,
-    Finish,
-    Part,
-    ReasoningDelta,
-    ReasoningEnd,
-    ReasoningStart,
-    Source,
-    TextDelta,
-    TextEnd,
-    TextStart,
-    ToolCall,
-    ToolInputDelta,
-    ToolInputEnd,
-    ToolInputStart,
-    ToolResult,
-    UsageUpdate,
-    decode_part,
-    encode,
-)
 from indelible.content.unicode import clean_text
 from indelible.errors import ModelFailed
 from indelible.loop.thinking import Segment, SplitterState, ThinkingSplitter
 from indelible.models.protocol import Model, traits_of
 
-P = TypeVar("P", bound=Part)
-U = TypeVar("U", bound=Finish | UsageUpdate)
-
-PART_TYPES: Final[frozenset[type]] = frozenset(get_args(Part))
+P = TypeVar("P", bound=content.Part)
+U = TypeVar("U", bound=content.Finish | content.UsageUpdate)
+PART_TYPES: Final[frozenset[type]] = frozenset(get_args(content.Part))
 ACCEPTS_UNANSWERED_CALLS: Final = frozenset({"openai"})
 """Providers whose own calls (such as web search) may be in a history without a result."""
 
@@ -69,7 +49,6 @@ MAX_NAME_CHARACTERS: Final = 128
 MAX_CALLS: Final = 128
 """How many calls one model call may make."""
 _SAVED_SO_FAR: Final = "What came before is saved. Retry, or choose another model."
-
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -112,40 +91,40 @@ class Normalizer:
         """The splitter's state after the last text block: a continuing attempt starts there."""
         return self._thinking_state if self._last_text is None else self._last_text.splitter.state
 
-    def feed(self, part: Part) -> Sequence[Part]:
+    def feed(self, part: content.Part) -> Sequence[content.Part]:
         """The parts to publish for this part."""
         kind = type(part)
-        if kind is TextDelta:
-            return self._feed_text(cast(TextDelta, part))
+        if kind is content.TextDelta:
+            return self._feed_text(cast(content.TextDelta, part))
         if kind not in PART_TYPES:
             raise _reject(part)
         match part:
-            case ReasoningDelta() | ToolInputDelta():
+            case content.ReasoningDelta() | content.ToolInputDelta():
                 return self._feed_delta(part)
-            case TextStart():
+            case content.TextStart():
                 return self._start_text(part)
-            case TextEnd():
+            case content.TextEnd():
                 return self._end_text(part)
-            case ReasoningStart(at=None):
+            case content.ReasoningStart(at=None):
                 return (replace(_clean(part), at=self._clock.now()),)
-            case ReasoningEnd():
+            case content.ReasoningEnd():
                 stamped = replace(_clean(part), at=part.at or self._clock.now())
-                return (*self._release_half(ReasoningDelta, part.id), stamped)
-            case ToolInputStart() | ToolCall() | ToolInputEnd():
+                return (*self._release_half(content.ReasoningDelta, part.id), stamped)
+            case content.ToolInputStart() | content.ToolCall() | content.ToolInputEnd():
                 return self._feed_call(part)
-            case ToolResult(provider_executed=True):
+            case content.ToolResult(provider_executed=True):
                 call_id = self._calls.current(part.call_id)
                 return (_clean(part if call_id == part.call_id else replace(part, call_id=call_id)),)
-            case Finish():
+            case content.Finish():
                 return (*self.release(), _limit_usage(_clean(part)))
-            case UsageUpdate():
+            case content.UsageUpdate():
                 return (_limit_usage(_clean(part)),)
             case _:
                 return (_clean(part),)
 
-    def release(self) -> list[Part]:
+    def release(self) -> list[content.Part]:
         """Emit everything that was held back, because the stream is over."""
-        released: list[Part] = []
+        released: list[content.Part] = []
         for kind, id_ in list(self._halves):
             released += self._release_half(kind, id_)
         for text in self._texts.values():
@@ -154,16 +133,16 @@ class Normalizer:
 
     # --- text ---
 
-    def _feed_text(self, part: TextDelta) -> Sequence[Part]:
+    def _feed_text(self, part: content.TextDelta) -> Sequence[content.Part]:
         delta = part.delta
         if type(delta) is not str or type(part.id) is not str:
             raise _reject(part, "its id and its delta have to be text")
         if len(part.id) > MAX_ID_CHARACTERS:
             raise _refuse_length("an id", part.id, MAX_ID_CHARACTERS)
         if not delta.isascii() or self._halves:
-            delta = self._join(TextDelta, part.id, delta)
+            delta = self._join(content.TextDelta, part.id, delta)
         if not self._inline_thinking:
-            return (part,) if delta is part.delta else (TextDelta(part.id, delta),) if delta else ()
+            return (part,) if delta is part.delta else (content.TextDelta(part.id, delta),) if delta else ()
         text = self._texts.get(part.id)
         if text is None:
             text = self._open_text(part.id)
@@ -177,14 +156,14 @@ class Normalizer:
         text = self._last_text = self._texts[id_] = _TextBlock(id_, splitter, self._clock)
         return text
 
-    def _start_text(self, part: TextStart) -> Sequence[Part]:
+    def _start_text(self, part: content.TextStart) -> Sequence[content.Part]:
         part = _clean(part)
         if self._inline_thinking and part.id not in self._texts:
             self._open_text(part.id)
         return (part,)
 
-    def _end_text(self, part: TextEnd) -> Sequence[Part]:
-        released: list[Part] = list(self._release_half(TextDelta, part.id))
+    def _end_text(self, part: content.TextEnd) -> Sequence[content.Part]:
+        released: list[content.Part] = list(self._release_half(content.TextDelta, part.id))
         text = self._texts.pop(part.id, None)
         if text is None:
             return (*released, _clean(part))
@@ -192,12 +171,12 @@ class Normalizer:
 
     # --- surrogates ---
 
-    def _feed_delta(self, part: ReasoningDelta | ToolInputDelta) -> Sequence[Part]:
+    def _feed_delta(self, part: content.ReasoningDelta | content.ToolInputDelta) -> Sequence[content.Part]:
         if type(part.delta) is not str or type(part.id) is not str:
             raise _reject(part, "its id and its delta have to be text")
         if len(part.id) > MAX_ID_CHARACTERS:
             raise _refuse_length("an id", part.id, MAX_ID_CHARACTERS)
-        if isinstance(part, ToolInputDelta):
+        if isinstance(part, content.ToolInputDelta):
             part = self._calls.rename(part)
         elif part.delta:
             self._thinks_first = False  # the provider itself separates thinking and text
@@ -219,19 +198,21 @@ class Normalizer:
             delta = delta[:-1]
         return clean_text(delta)
 
-    def _release_half(self, kind: type, id_: str) -> Sequence[Part]:
+    def _release_half(self, kind: type, id_: str) -> Sequence[content.Part]:
         if self._halves.pop((kind, id_), None) is None:
             return ()
-        if kind is TextDelta and id_ in self._texts:
+        if kind is content.TextDelta and id_ in self._texts:
             return self._texts[id_].feed(None, "\ufffd")
         return (kind(id=id_, delta="\ufffd"),)
 
     # --- calls ---
 
-    def _feed_call(self, part: ToolInputStart | ToolCall | ToolInputEnd) -> Sequence[Part]:
-        released = self._release_half(ToolInputDelta, self._calls.current(part.id))
+    def _feed_call(
+        self, part: content.ToolInputStart | content.ToolCall | content.ToolInputEnd
+    ) -> Sequence[content.Part]:
+        released = self._release_half(content.ToolInputDelta, self._calls.current(part.id))
         part = self._calls.rename(_clean(part))
-        if self._standalone and not isinstance(part, ToolInputEnd) and part.provider_executed:
+        if self._standalone and not isinstance(part, content.ToolInputEnd) and part.provider_executed:
             part = replace(part, standalone=True)
         return (*released, part)
 
@@ -251,8 +232,8 @@ class _CallIds:
     def rename(self, part: Any) -> Any:
         given: str = part.id
         id_ = self.current(given)
-        finished = self._closed if isinstance(part, ToolInputStart) else self._complete
-        if isinstance(part, ToolInputStart | ToolCall) and id_ in finished:
+        finished = self._closed if isinstance(part, content.ToolInputStart) else self._complete
+        if isinstance(part, content.ToolInputStart | content.ToolCall) and id_ in finished:
             number = 2
             while f"{given}~{number}" in self._used:
                 number += 1
@@ -260,9 +241,9 @@ class _CallIds:
         self._used.add(id_)
         if len(self._used) > MAX_CALLS:
             raise ModelFailed(f"The model made more than {MAX_CALLS} tool calls in one reply. {_SAVED_SO_FAR}")
-        if isinstance(part, ToolCall):
+        if isinstance(part, content.ToolCall):
             self._complete.add(id_)
-        if isinstance(part, ToolCall | ToolInputEnd):
+        if isinstance(part, content.ToolCall | content.ToolInputEnd):
             self._closed.add(id_)
         return part if id_ == given else replace(part, id=id_)
 
@@ -283,43 +264,43 @@ class _TextBlock:
         self._thinking = False
         self._open = id_
 
-    def feed(self, part: TextDelta | None, delta: str) -> Sequence[Part]:
+    def feed(self, part: content.TextDelta | None, delta: str) -> Sequence[content.Part]:
         segments = self.splitter.feed(delta)
         if len(segments) == 1:
             only = segments[0]
             if not only.thinking and not self._thinking:
                 if part is not None and only.text is part.delta and self._open is self._id:
                     return (part,)
-                return (TextDelta(self._open, only.text),)
+                return (content.TextDelta(self._open, only.text),)
         return self._emit(segments)
 
-    def release(self) -> list[Part]:
+    def release(self) -> list[content.Part]:
         return self._emit(self.splitter.finish())
 
-    def end(self, part: TextEnd) -> Sequence[Part]:
+    def end(self, part: content.TextEnd) -> Sequence[content.Part]:
         if self._thinking:
-            return (ReasoningEnd(id=self._open, at=self._clock.now()),)
+            return (content.ReasoningEnd(id=self._open, at=self._clock.now()),)
         return (replace(part, id=self._open),)
 
-    def _emit(self, segments: Sequence[Segment]) -> list[Part]:
-        emitted: list[Part] = []
+    def _emit(self, segments: Sequence[Segment]) -> list[content.Part]:
+        emitted: list[content.Part] = []
         for segment in segments:
             if segment.thinking != self._thinking:
                 emitted += self._switch()
-            kind = ReasoningDelta if segment.thinking else TextDelta
+            kind = content.ReasoningDelta if segment.thinking else content.TextDelta
             emitted.append(kind(self._open, segment.text))
         return emitted
 
-    def _switch(self) -> list[Part]:
+    def _switch(self) -> list[content.Part]:
         closed = self._open
         self._thinking = not self._thinking
         if self._thinking:
             self._thinkings += 1
             self._open = f"{self._id}.thinking.{self._thinkings}"
-            return [TextEnd(closed), ReasoningStart(id=self._open, at=self._clock.now())]
+            return [content.TextEnd(closed), content.ReasoningStart(id=self._open, at=self._clock.now())]
         self._texts += 1
         self._open = f"{self._id}.{self._texts}"
-        return [ReasoningEnd(id=closed, at=self._clock.now()), TextStart(self._open)]
+        return [content.ReasoningEnd(id=closed, at=self._clock.now()), content.TextStart(self._open)]
 
 
 def _limit_usage(part: U) -> U:
@@ -330,15 +311,15 @@ def _limit_usage(part: U) -> U:
 def _clean(part: P) -> P:
     """The part, checked, with text that can be encoded."""
     try:
-        decoded = decode_part(encode(part))
+        decoded = content.decode_part(content.encode(part))
     except (TypeError, ValueError, RecursionError) as error:
         raise _reject(part, str(error)) from error
-    if not isinstance(part, File | Source):  # a file's name, or the address of a source, is of another kind
+    if not isinstance(part, content.File | content.Source):  # a file's name or a source's address is of another kind
         _check_lengths(decoded)
     return part if decoded == part else cast(P, decoded)
 
 
-def _check_lengths(part: Part) -> None:
+def _check_lengths(part: content.Part) -> None:
     id_ = getattr(part, "id", "") or getattr(part, "call_id", "")
     if len(id_) > MAX_ID_CHARACTERS:
         raise _refuse_length("an id", id_, MAX_ID_CHARACTERS)

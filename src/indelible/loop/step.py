@@ -123,8 +123,6 @@ class Step:
 
 
 _log: Final = get_logger(__name__)
-
-
 SaveEnd = Callable[[TurnEnd], Awaitable[Any] | Any]
 """Saves an end and its last step, if there is one. It receives every end except that of a lost lease."""
 

@@ -175,8 +175,6 @@ QUOTE_REACH_CHARS: Final = 256
 _CODE_INDENT: Final = 4
 _MAX_INDENT: Final = 256
 _MIN_FENCE: Final = 3
-
-
 Line = Literal["start", "text", "code", "opening", "thought"]
 """The kind of the current line, so far. `opening` may still turn out to be no fence."""
 

@@ -31,21 +31,9 @@ from indelible.concurrency.tasks import let_cancellation_through
 from indelible.content import Message, Part, ToolCall, ToolResult, ToolStarted, has_visible
 from indelible.content.assemble import UNANSWERED, answer_unrun, append_progress, lose_result
 from indelible.errors import Interrupted, Lost, ModelFailed, Shutdown
+from indelible.loop import host
 from indelible.loop.attempt import AdoptedAttempt, Attempt
 from indelible.loop.context import Context
-from indelible.loop.host import (
-    FinishedStep,
-    Hooks,
-    TurnAwaitingClient,
-    TurnCompleted,
-    TurnEnd,
-    TurnFailed,
-    TurnHost,
-    TurnInterrupted,
-    TurnLeaseLost,
-    TurnReason,
-    TurnShutDown,
-)
 from indelible.loop.normalize import Normalizer
 from indelible.loop.options import TurnSetup
 from indelible.loop.step import Step
@@ -68,9 +56,9 @@ class Turn:
         self._host = setup.host
         self._named = {"provider": setup.model.provider, "model": setup.model.name}
         self._scope = scope
-        self._hooks = Hooks(scope, clock=options.clock, grace_s=options.tool_limits.grace_s)
+        self._hooks = host.Hooks(scope, clock=options.clock, grace_s=options.tool_limits.grace_s)
         self._context = Context(setup, scope, self._hooks)
-        self._steps: list[FinishedStep] = []
+        self._steps: list[host.FinishedStep] = []
         self._index = options.first_step - 1
         self._completed = 0
         self._failures = 0
@@ -80,13 +68,13 @@ class Turn:
         self._stopped_at: datetime | None = None
         scope.on_cancel(self._note_stop)
 
-    async def drive(self) -> TurnEnd:
-        end: TurnEnd | None = None
+    async def drive(self) -> host.TurnEnd:
+        end: host.TurnEnd | None = None
         while end is None:
             end = await self._run_step()
         return end
 
-    async def _run_step(self) -> TurnEnd | None:
+    async def _run_step(self) -> host.TurnEnd | None:
         """Run one step; None if another follows."""
         self._index += 1
         step = Step(self._index, self._setup, self._find_end_time)
@@ -116,7 +104,7 @@ class Turn:
 
     # --- ends ---
 
-    async def _complete(self, step: Step) -> TurnEnd | None:
+    async def _complete(self, step: Step) -> host.TurnEnd | None:
         """Complete a step: return the turn's end, or save the step if another follows."""
         self._completed += 1
         reason = step.decide_end(last_allowed=self._completed >= max(1, self._options.max_steps))
@@ -129,19 +117,19 @@ class Turn:
         self._context.used_tokens = 0 if record.usage is None else record.usage.total_tokens
         return None
 
-    def _end_complete(self, record: FinishedStep, reason: TurnReason) -> TurnEnd:
+    def _end_complete(self, record: host.FinishedStep, reason: host.TurnReason) -> host.TurnEnd:
         messages, steps = [*self._context.added, *record.messages()], [*self._steps, record]
         unsaved = record if record.blocks else None
         if reason == "client_tools":
-            return TurnAwaitingClient(messages=messages, steps=steps, step=unsaved, calls=record.awaiting)
-        return TurnCompleted(messages=messages, steps=steps, step=unsaved, reason=reason)
+            return host.TurnAwaitingClient(messages=messages, steps=steps, step=unsaved, calls=record.awaiting)
+        return host.TurnCompleted(messages=messages, steps=steps, step=unsaved, reason=reason)
 
-    def _end_cut(self, step: Step, error: Exception) -> TurnEnd:
+    def _end_cut(self, step: Step, error: Exception) -> host.TurnEnd:
         """The end of a turn that was cut short: the scope decides which one; the error, only if the scope is live."""
         if self._scope.cause is Cause.LEASE_LOST or isinstance(error, Lost):
-            return TurnLeaseLost(error=error if isinstance(error, Lost) else self._scope.error())
+            return host.TurnLeaseLost(error=error if isinstance(error, Lost) else self._scope.error())
         if isinstance(error, Shutdown) or self._scope.cause is Cause.SHUTDOWN:
-            return TurnShutDown(messages=self._context.added, steps=self._steps)
+            return host.TurnShutDown(messages=self._context.added, steps=self._steps)
         interrupted = isinstance(error, Interrupted) or self._scope.interrupted
         record = step.record("interrupted" if interrupted else "failed")
         if not interrupted and not record.blocks and step.latest_failed is not None:
@@ -150,15 +138,16 @@ class Turn:
         messages: list[Message] = [*self._context.added, *(unsaved.messages() if unsaved is not None else ())]
         steps = [*self._steps, unsaved] if unsaved is not None else self._steps
         if interrupted:
-            return TurnInterrupted(messages=messages, steps=steps, step=unsaved, tried=step.tried)
-        return TurnFailed(messages=messages, steps=steps, step=unsaved, error=error)
+            return host.TurnInterrupted(messages=messages, steps=steps, step=unsaved, tried=step.tried)
+        return host.TurnFailed(messages=messages, steps=steps, step=unsaved, error=error)
 
-    async def _persist(self, step: Step, record: FinishedStep) -> None:
+    async def _persist(self, step: Step, record: host.FinishedStep) -> None:
         """Save a step that another follows. If a stop prevents the save, it becomes the end's unsaved step."""
         returned: Any = None
         step.closed = True
         if record.blocks:
-            self._check_lease()
+            if self._scope.cause is Cause.LEASE_LOST:  # nothing is saved then, even if a stop came first
+                raise self._scope.error()
             try:
                 returned = await self._hooks.call_shielded(self._host.persist_step, record)
             except (Exception, asyncio.CancelledError) as error:
@@ -176,11 +165,6 @@ class Turn:
         self._steps.append(record)
         self._context.add([*record.messages(), *returned])
         self._scope.check()
-
-    def _check_lease(self) -> None:
-        """Nothing is saved once the lease is lost, even if a stop came first."""
-        if self._scope.cause is Cause.LEASE_LOST:
-            raise self._scope.error()
 
     # --- attempts ---
 
@@ -276,29 +260,23 @@ class Turn:
             if isinstance(plan, RejectCall):
                 await self._reject(step, plan)
         step.awaiting = [plan.call for _, plan in open_plans if isinstance(plan, DeferToClient)]
+        # Without a ledger, starts and results are published in turn, like other parts.
+        has_ledger = getattr(self._host.record, "__func__", None) is not host.TurnHost.record
+        keeps_files = getattr(self._host.keep_file, "__func__", None) is not host.TurnHost.keep_file
         runner = ToolRunner(
             turn_id=self._setup.turn_id,
             step=step.index,
             scope=self._scope,
             publish=lambda part: self._publish(step, part),
-            record=(lambda part, call: self._record(step, part, call)) if self._host_records else None,
+            record=(lambda part, call: self._record(step, part, call)) if has_ledger else None,
             limits=options.tool_limits,
             result_limit_bytes=limit_for(self._setup.context_limit),
             clock=options.clock,
             metrics=options.metrics,
-            keep_file=self._host.keep_file if self._host_keeps_files else None,
+            keep_file=self._host.keep_file if keeps_files else None,
             hide=options.hide_secrets,
         )
         await runner.run([(at, plan) for at, plan in open_plans if isinstance(plan, RunHere)])
-
-    @property
-    def _host_records(self) -> bool:
-        """Whether the host writes a ledger. Without one, starts and results are published in turn, like other parts."""
-        return getattr(self._host.record, "__func__", None) is not TurnHost.record
-
-    @property
-    def _host_keeps_files(self) -> bool:
-        return getattr(self._host.keep_file, "__func__", None) is not TurnHost.keep_file
 
     def _plan_calls(self, step: Step, calls: list[ToolCall]) -> list[ToolPlan]:
         """A plan for each call. Of those that another worker started, only the idempotent ones run again (P5).

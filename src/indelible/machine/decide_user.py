@@ -133,9 +133,13 @@ def _switch_branch(snapshot: Snapshot, command: commands.SwitchBranch) -> Decisi
 
 
 def _continue(snapshot: Snapshot, command: commands.Continue) -> Decision:
-    if not snapshot.last_is_partial:
+    if snapshot.last_is_partial:
+        return _answer_again(snapshot)
+    if snapshot.last_answered:
         raise refuse(snapshot, command, "Nothing to continue: the last reply is complete.")
-    return _answer_again(snapshot)
+    if snapshot.last_user_id is None:
+        raise refuse(snapshot, command, "Nothing to continue: the chat has no message to answer.")
+    raise refuse(snapshot, command, "Nothing to continue: no text of a reply was cut off. Retry instead.")
 
 
 def _retry(snapshot: Snapshot, command: commands.Retry) -> Decision:

@@ -24,7 +24,7 @@ it is saved, and Retry may name another model.
 
 Must stay true (tests/models/test_catalog.py): a key is never sent to an address that it was not given for.
 
-How to add a provider is docs/adding-a-provider.md.
+How to add a provider is docs/where-things-go.md.
 """
 
 from __future__ import annotations

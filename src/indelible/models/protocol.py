@@ -129,7 +129,6 @@ def traits_of(model: Model) -> ModelTraits:
 
 T = TypeVar("T")
 
-
 _TYPES: Final[dict[str, type]] = {
     **dict.fromkeys(("temperature", "top_p", "frequency_penalty", "presence_penalty"), float),
     **dict.fromkeys(("top_k", "max_tokens", "seed"), int),
@@ -141,18 +140,10 @@ _TYPES: Final[dict[str, type]] = {
 }
 """The parameters that are one value; `stop` and `effort` have rules of their own."""
 
-
 _SHOWN_CHARACTERS: Final = 100
-
-
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-
-
 NAMES: Final = frozenset({*_TYPES, "stop", "effort"})
-
-
 _FILED_UNDER: Final = frozenset({"metadata", "prompt_cache_key", "safety_identifier"})
-
 
 _KINDS: Final[dict[Any, str]] = {
     float: "a number",

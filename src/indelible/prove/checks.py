@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from indelible.prove.evidence import Evidence, Fault, StoredCopy, UploadLog, describe_difference
 from indelible.prove.model import count_output
-from indelible.prove.reader import ReaderTranscript, SeenMessage, SeenResult, SeenTurn, describe_message
+from indelible.prove.reader import ReaderTranscript, SeenMessage, SeenResult, describe_message
 from indelible.prove.script import Wish, find_key, list_files, make_file
 from indelible.prove.tools import ASK, DRAW, ToolRun, read_report
 
@@ -94,7 +94,7 @@ def _check_live(evidence: Evidence) -> Iterator[str]:
 
 
 def _check_sent(evidence: Evidence) -> Iterator[str]:
-    accepted, there = Counter(evidence.deeds.sent), Counter(evidence.stored.questions)
+    accepted, there = Counter(evidence.log.sent), Counter(evidence.stored.questions)
     for text, times in (accepted - there).items():
         yield f"a message was accepted and {there[text]} of {times + there[text]} are stored: {text!r}"
     for text in there - accepted:
@@ -150,10 +150,10 @@ def _check_turns(evidence: Evidence, find_reply: Callable[[str], str | None]) ->
         if known is not None and reply != known:
             yield f"{turn_id} is not the whole reply to {question!r}: {describe_difference(reply, known)}"
     outcomes = Counter(turn.outcomes[0] for turn in stored.turns.values() if turn.outcomes)
-    if outcomes["interrupted"] > evidence.deeds.stops:
-        yield f"{outcomes['interrupted']} replies were stopped, but only {evidence.deeds.stops} stops were requested"
-    if outcomes["edited"] > evidence.deeds.edits:
-        yield f"{outcomes['edited']} replies gave way to an edit, but only {evidence.deeds.edits} were requested"
+    if outcomes["interrupted"] > evidence.log.stops:
+        yield f"{outcomes['interrupted']} replies were stopped, but only {evidence.log.stops} stops were requested"
+    if outcomes["edited"] > evidence.log.edits:
+        yield f"{outcomes['edited']} replies gave way to an edit, but only {evidence.log.edits} were requested"
 
 
 def _check_prefixes(evidence: Evidence, find_reply: Callable[[str], str | None]) -> Iterator[str]:
@@ -174,18 +174,18 @@ def _check_questions(evidence: Evidence) -> Iterator[str]:
         if message.role == "user" and message_id not in stored.joined and message_id not in stored.copied:
             yield f"a message was never taken up: {message.text!r}"
     surplus = len(stored.turns) - len({turn.question_id for turn in stored.turns.values()})
-    if surplus > evidence.deeds.again:
-        yield f"{surplus} replies answer a message again, but that was requested {evidence.deeds.again} times"
+    if surplus > evidence.log.again:
+        yield f"{surplus} replies answer a message again, but that was requested {evidence.log.again} times"
 
 
 def _check_models(evidence: Evidence) -> Iterator[str]:
     """The model that was asked for answers (rule 10.1). Who named none for a turn gets that of the message."""
-    stored, deeds = evidence.stored, evidence.deeds
+    stored, log = evidence.stored, evidence.log
     for message_id, message in stored.tree.items():
         if message.role != "assistant" or message.turn_id is None:
             continue
         begun_with = stored.turns[message.turn_id].question
-        expected = deeds.turn_models.get(message.turn_id) or deeds.models.get(begun_with)
+        expected = log.turn_models.get(message.turn_id) or log.models.get(begun_with)
         if expected is not None and message.model != expected:
             yield f"{message_id} is by the model {message.model}, but {expected} was to answer {begun_with!r}"
 
@@ -196,11 +196,8 @@ def _check_notices(evidence: Evidence) -> Iterator[str]:
         wanted = 1 if turn.outcomes == ["interrupted"] else 0
         found = turn.notices.count("stopped")
         if found != wanted and not (turn.gave_way and found == 0):
-            yield f"{turn_id} ended as {_name_outcome(turn)} with the notices {turn.notices}"
-
-
-def _name_outcome(turn: SeenTurn) -> str:
-    return turn.outcomes[0] if turn.outcomes else "nothing"
+            outcome = turn.outcomes[0] if turn.outcomes else "nothing"
+            yield f"{turn_id} ended as {outcome} with the notices {turn.notices}"
 
 
 # --- tree ---
@@ -270,7 +267,7 @@ def check_effects(runs: Sequence[ToolRun], evidence: Sequence[Evidence], *, safe
 
 def check_client_results(evidence: Evidence) -> Iterator[str]:
     """Each call of the client has the result that was accepted for it, in its own turn, and no other."""
-    submitted, found = evidence.deeds.submitted, Counter[tuple[str, str]]()
+    submitted, found = evidence.log.submitted, Counter[tuple[str, str]]()
     for result in evidence.stored.results:
         if result.block["name"] != ASK or result.turn_id is None or result.block.get("is_error"):
             continue

@@ -28,7 +28,7 @@ from indelible.prove.script import Kind, ProofFile, make_file
 from indelible.store.database.transaction import Database, Row, Transaction
 
 
-class Deeds(msgspec.Struct, kw_only=True):
+class UserLog(msgspec.Struct, kw_only=True):
     """What a user did, as far as the server accepted it.
 
     `sent` are messages, edits included. `stops`, `edits` and `again` count the requests to stop a reply, to go on
@@ -61,7 +61,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """The evidence about one chat. `seqs` are the stored numbers of its events, if the database is accessible."""
 
     chat_id: str
-    deeds: Deeds
+    log: UserLog
     live: Sequence[ReaderTranscript]
     stored: ReaderTranscript
     messages: Sequence[dict[str, Any]]

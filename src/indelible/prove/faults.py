@@ -87,7 +87,6 @@ _AT_STARTUP: Final[frozenset[Way]] = frozenset({"at_start", "during_takeover"})
 _LONGEST_WAIT_S: Final = 0.5
 _LONGEST_LIFE_S: Final = 3.0
 _PAUSE_S: Final = 0.5
-
 _NOTICED_AFTER_S: Final = 1.0
 """Until a worker has polled again (`poll_interval_s`) and taken over the chats of one whose lease is over."""
 

@@ -20,22 +20,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
-from indelible.content import (
-    Finish,
-    Part,
-    ReasoningDelta,
-    ReasoningEnd,
-    ReasoningStart,
-    TextDelta,
-    TextEnd,
-    TextStart,
-    ToolCall,
-    ToolInputDelta,
-    ToolInputEnd,
-    ToolInputStart,
-    Usage,
-    text_of,
-)
+from indelible import content
 from indelible.errors import ModelFailed
 from indelible.models.protocol import Call, PromptMessage
 from indelible.prove.script import Wish
@@ -53,42 +38,42 @@ class ProofModel:
         self._on_call = on_call
         self._notes = itertools.count(1)
 
-    async def stream(self, call: Call) -> AsyncIterator[Part]:
+    async def stream(self, call: Call) -> AsyncIterator[content.Part]:
         self._on_call(call)
         wish, since = _find_wish(call.messages)
         words = wish.list_words()
-        written = "".join(text_of(message.blocks) for message in since if message.role == "assistant").split()
+        written = "".join(content.text_of(message.blocks) for message in since if message.role == "assistant").split()
         if written != [word.strip() for word in words[: len(written)]]:
             raise ModelFailed(f"The history claims that the model wrote {written}.", kind="config", retryable=False)
-        has_called = any(isinstance(block, ToolCall) for message in since for block in message.blocks)
+        has_called = any(isinstance(block, content.ToolCall) for message in since for block in message.blocks)
         until = len(words) if has_called else wish.words_before_tools
-        usage = Usage(input_tokens=len(call.messages), output_tokens=count_output(until - len(written)))
+        usage = content.Usage(input_tokens=len(call.messages), output_tokens=count_output(until - len(written)))
         pace_s = wish.pace_ms / 1000
         if wish.thoughts and not since:
             async for part in _think(wish.thoughts, pace_s):
                 yield part
         if len(written) < until:
-            yield TextStart("text")
+            yield content.TextStart("text")
             for word in words[len(written) : until]:
                 await asyncio.sleep(pace_s)
-                yield TextDelta("text", word)
-            yield TextEnd("text")
+                yield content.TextDelta("text", word)
+            yield content.TextEnd("text")
         if until == len(words):
-            yield Finish("stop", usage=usage)
+            yield content.Finish("stop", usage=usage)
             return
         calls = [(f"call_{at}", (ONCE, AGAIN, DRAW)[at % 3]) for at in range(wish.tools)]
         for call_id, name in [*calls, *((f"ask_{at}", ASK) for at in range(wish.asks))]:
             for part in self._call_tool(call_id, name, wish):
                 await asyncio.sleep(pace_s)
                 yield part
-        yield Finish("tool_calls", usage=usage)
+        yield content.Finish("tool_calls", usage=usage)
 
-    def _call_tool(self, call_id: str, name: str, wish: Wish) -> list[Part]:
+    def _call_tool(self, call_id: str, name: str, wish: Wish) -> list[content.Part]:
         arguments = json.dumps({"note": f"{wish.number}-{next(self._notes)}"})
         half = len(arguments) // 2
-        written: list[Part] = [ToolInputStart(call_id, name)]
-        written += [ToolInputDelta(call_id, piece) for piece in (arguments[:half], arguments[half:])]
-        return [*written, ToolInputEnd(call_id), ToolCall(id=call_id, name=name, arguments=arguments)]
+        written: list[content.Part] = [content.ToolInputStart(call_id, name)]
+        written += [content.ToolInputDelta(call_id, piece) for piece in (arguments[:half], arguments[half:])]
+        return [*written, content.ToolInputEnd(call_id), content.ToolCall(id=call_id, name=name, arguments=arguments)]
 
 
 def count_output(words: int) -> int:
@@ -104,18 +89,18 @@ def read_note(arguments: str) -> str:
         return ""
 
 
-async def _think(thoughts: int, pace_s: float) -> AsyncIterator[Part]:
-    yield ReasoningStart("thinking")
+async def _think(thoughts: int, pace_s: float) -> AsyncIterator[content.Part]:
+    yield content.ReasoningStart("thinking")
     for place in range(thoughts):
         await asyncio.sleep(pace_s)
-        yield ReasoningDelta("thinking", f"thought-{place} ")
-    yield ReasoningEnd("thinking")
+        yield content.ReasoningDelta("thinking", f"thought-{place} ")
+    yield content.ReasoningEnd("thinking")
 
 
 def _find_wish(messages: Sequence[PromptMessage]) -> tuple[Wish, Sequence[PromptMessage]]:
     """The user's last wish, and what the model has written and called since."""
     for at in reversed(range(len(messages))):
-        wishes = Wish.find_all(text_of(messages[at].blocks)) if messages[at].role == "user" else []
+        wishes = Wish.find_all(content.text_of(messages[at].blocks)) if messages[at].role == "user" else []
         if wishes:
             return wishes[-1][1], [message for message in messages[at + 1 :] if message.role != "user"]
     raise ModelFailed("The prompt has no wish that this model knows.", kind="config", retryable=False)

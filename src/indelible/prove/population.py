@@ -29,10 +29,10 @@ from indelible.client.client import RemoteService
 from indelible.client.http_transport import HttpTransport
 from indelible.content import ToolResult
 from indelible.errors import IndelibleError, Invalid, NotAllowed
-from indelible.prove.evidence import BranchVisit, Deeds, Evidence, Fault, StoredCopy, UploadLog
+from indelible.prove.evidence import BranchVisit, Evidence, Fault, UploadLog, UserLog
 from indelible.prove.model import read_note
 from indelible.prove.reader import SimulatedReader
-from indelible.prove.user import HABITS, ActionName, SimulatedUser, delete_files, load_copies, upload_unused
+from indelible.prove.user import ACTIONS, ActionName, SimulatedUser, delete_files, upload_unused
 
 _TWICE: Final = 0.3
 _LATE: Final = 0.2
@@ -40,7 +40,7 @@ Results = list[ToolResult]
 
 
 class ToolClient:
-    """`submitted` and its like are in the user's deeds."""
+    """`submitted` and its like are in the user's log."""
 
     def __init__(self, client: RemoteService, user: SimulatedUser, reader: SimulatedReader, *, seed: int) -> None:
         self._client = client
@@ -76,21 +76,21 @@ class ToolClient:
             for call, note in zip(action["calls"], notes, strict=True)
         ]
         await self._try_late_results()
-        mood = self._chance.random()
-        if mood < _LATE:
+        drawn = self._chance.random()
+        if drawn < _LATE:
             await self._stop_first(turn_id, results)
             return
-        times = 2 if mood < _LATE + _TWICE else 1
+        times = 2 if drawn < _LATE + _TWICE else 1
         submits = [self._submit(turn_id, results) for _ in range(times)]
         accepted = sum(await asyncio.gather(*submits))
         if accepted > 1:
             self._user.faults.append(f"the results of {turn_id} were accepted {accepted} times")
         if accepted:
-            self._user.deeds.submitted.setdefault(turn_id, []).extend(notes)
+            self._user.log.submitted.setdefault(turn_id, []).extend(notes)
 
     async def _stop_first(self, turn_id: str, results: Results) -> None:
-        self._user.deeds.stops += 1
-        self._user.deeds.count("stop while waiting")
+        self._user.log.stops += 1
+        self._user.log.count("stop while waiting")
         await self._client.interrupt(self._user.chat_id, Interruption(turn=turn_id, wait_s=10))
         self._late = (turn_id, results)
         await self._try_late_results()
@@ -100,12 +100,12 @@ class ToolClient:
         """Submit the results of a reply that was stopped. Nobody may accept them."""
         late, self._late = self._late, None
         if late is not None:
-            self._user.deeds.count("late results")
+            self._user.log.count("late results")
             if await self._submit(*late):
                 self._user.faults.append(f"the results of {late[0]} were accepted after it had ended")
 
     async def _submit(self, turn_id: str, results: Results) -> bool:
-        self._user.deeds.count("client results")
+        self._user.log.count("client results")
         try:
             body = ToolResultsRequest(results=to_results(results), turn=turn_id)
             await self._client.submit_tool_results(self._user.chat_id, body)
@@ -122,7 +122,7 @@ _REST_POLL_S: Final = 0.1
 
 
 async def collect_evidence(
-    client: RemoteService, chat_id: str, deeds: Deeds, readers: Sequence[SimulatedReader], *, at_most_s: float
+    client: RemoteService, chat_id: str, log: UserLog, readers: Sequence[SimulatedReader], *, at_most_s: float
 ) -> Evidence:
     snapshot = await _wait_for_rest(client, chat_id, at_most_s=at_most_s)
     while True:
@@ -133,7 +133,7 @@ async def collect_evidence(
             break
     return Evidence(
         chat_id=chat_id,
-        deeds=deeds,
+        log=log,
         live=[reader.transcript for reader in readers],
         stored=newcomer.transcript,
         messages=await _read_messages(client, chat_id),
@@ -233,9 +233,9 @@ class Member:
         return self._clients[-1]
 
     @property
-    def chats(self) -> dict[str, Deeds]:
+    def chats(self) -> dict[str, UserLog]:
         """Its chat and the forks of it, with what the user did there."""
-        return {self.user.chat_id: self.user.deeds, **self.user.forks}
+        return {self.user.chat_id: self.user.log, **self.user.forks}
 
     def make_tool_client(self) -> ToolClient:
         return ToolClient(self._clients[0], self.user, self.readers[0], seed=self._seed)
@@ -258,8 +258,8 @@ class Member:
     async def collect_evidence(self, *, at_most_s: float) -> list[Evidence]:
         """The evidence about its chats, once all readers have seen everything, or it is clear that one will not."""
         return [
-            await collect_evidence(self.client, chat_id, deeds, readers, at_most_s=at_most_s)
-            for chat_id, deeds in self.chats.items()
+            await collect_evidence(self.client, chat_id, log, readers, at_most_s=at_most_s)
+            for chat_id, log in self.chats.items()
             for readers in [self.readers if chat_id == self.user.chat_id else []]
         ]
 
@@ -271,16 +271,16 @@ class Population:
         self.members = members
         self.uploads = uploads
         self._enough = asyncio.Event()
-        self._waited_in_vain = False
+        self._timed_out = False
         self._reading = [asyncio.create_task(reader.read()) for one in members for reader in one.readers]
         self._reading += [asyncio.create_task(one.make_tool_client().run()) for one in members]
         self._chatting = [asyncio.create_task(one.user.chat(one.readers[0], self._enough)) for one in members]
         self._chance = random.Random(seed)  # noqa: S311  (it only has to be reproducible)
 
     @property
-    def is_disappointed(self) -> bool:
+    def has_broken_promise(self) -> bool:
         """Whether a promise is known to be broken already: a wrong event, a failed reply, or a wait without an end."""
-        return self._waited_in_vain or any(member.faults or member.has_failed for member in self.members)
+        return self._timed_out or any(member.faults or member.has_failed for member in self.members)
 
     async def stop_a_reply(self) -> None:
         """Have a user with a running reply stop it."""
@@ -296,14 +296,14 @@ class Population:
     async def come_to_rest(self, *, at_most_s: float) -> None:
         """Send no more, and wait for the last reply. A reply that has not arrived by then is a fault."""
         self._enough.set()
-        timeout_s = _ONCE_BROKEN_S if self.is_disappointed else at_most_s
+        timeout_s = _ONCE_BROKEN_S if self.has_broken_promise else at_most_s
         _, waiting = await asyncio.wait(self._chatting, timeout=timeout_s)
-        self._waited_in_vain = bool(waiting)
+        self._timed_out = bool(waiting)
 
     async def collect_evidence(self, *, at_most_s: float) -> tuple[list[Evidence], list[Fault]]:
         """The evidence, and faults that are not in it. Readers have this long to see the end of their chats."""
         faults = [Fault(fault, one.user.chat_id) for one in self.members for fault in one.user.faults]
-        limit_s = min(at_most_s, _ONCE_BROKEN_S) if self.is_disappointed else at_most_s
+        limit_s = min(at_most_s, _ONCE_BROKEN_S) if self.has_broken_promise else at_most_s
         collecting = [member.collect_evidence(at_most_s=limit_s) for member in self.members]
         collected = await asyncio.gather(*collecting, return_exceptions=True)
         for member, answer in zip(self.members, collected, strict=True):
@@ -313,10 +313,6 @@ class Population:
                 raise answer
         evidence = [one for answer in collected if not isinstance(answer, BaseException) for one in answer]
         return evidence, faults
-
-    async def load_copies(self) -> list[StoredCopy]:
-        """Every file of the users, as the server has it now."""
-        return await load_copies(self.members[0].client)
 
     async def visit_branches(self, evidence: Sequence[Evidence]) -> list[Evidence]:
         """The same, with what every branch shows. The readers are gone by then: they would be told of each visit."""
@@ -344,7 +340,7 @@ async def gather_population(
     models: Sequence[str] = (),
     phrases: Sequence[str] | None = None,
     token: str | None = None,
-    habits: Sequence[ActionName] = HABITS,
+    actions: Sequence[ActionName] = ACTIONS,
     rounds: int = 0,
 ) -> AsyncIterator[Population]:
     """Open the chats, with each of the models in turn, and start all users and readers; stop them at the end."""
@@ -361,7 +357,7 @@ async def gather_population(
                 seed=seed,
                 models=models,
                 phrases=phrases,
-                habits=habits,
+                actions=actions,
                 rounds=rounds,
                 uploads=uploads,
             )

@@ -29,40 +29,37 @@ from indelible.client.client import RemoteService
 from indelible.errors import IndelibleError
 
 _COMPARED_FIELDS: Final = ("id", "parent_id", "role", "blocks", "partial", "reason", "continues", "model")
-
 _DIFFERS_BY_TIME: Final = frozenset({"queue"})
 """Of a queue event: what still waits at the time of reading."""
 
 
-class SeenAttempt:
+class SeenAttempt(msgspec.Struct):
     """What one attempt said: `rows` are its rows as text, `n` the last of them."""
 
-    def __init__(self, turn_id: str | None) -> None:
-        self.turn_id = turn_id
-        self.text = ""
-        self.rows: list[str] = []
-        self.has_ended = False
+    turn_id: str | None
+    text: str = ""
+    rows: list[str] = []
+    has_ended: bool = False
 
     @property
     def n(self) -> int:
         return len(self.rows)
 
 
-class SeenTurn:
+class SeenTurn(msgspec.Struct):
     """A turn: the message that it answers, the text of its messages, and its outcomes (one, if all is well).
 
     `last_id` is its last reply or result, `notices` are its notices. `gave_way`: it waited for its client when another
     message took its place.
     """
 
-    def __init__(self, question_id: str | None, question: str) -> None:
-        self.question_id = question_id
-        self.question = question
-        self.reply = ""
-        self.outcomes: list[str] = []
-        self.last_id: str | None = None
-        self.notices: list[str] = []
-        self.gave_way = False
+    question_id: str | None
+    question: str
+    reply: str = ""
+    outcomes: list[str] = []
+    last_id: str | None = None
+    notices: list[str] = []
+    gave_way: bool = False
 
 
 class SeenMessage(msgspec.Struct, frozen=True, kw_only=True):

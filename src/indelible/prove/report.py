@@ -73,7 +73,7 @@ def count_replies(evidence: Sequence[Evidence]) -> dict[str, int]:
 def count_actions(evidence: Sequence[Evidence]) -> dict[str, int]:
     total: Counter[str] = Counter()
     for one in evidence:
-        total.update(one.deeds.counts)
+        total.update(one.log.counts)
     return dict(total)
 
 
@@ -117,7 +117,7 @@ def describe_verdict(report: Report) -> str:
             f"PASSED: {kills}. Every word that a reader saw is stored, once and in order; every accepted message was "
             f"answered; every reply {replies}; {tools}{files}nothing is still running."
         )
-    shown = [_describe_fault(fault) for fault in report.faults[:_FAULTS_SHOWN]]
+    shown = [f"  {fault.chat_id or 'a server'}: {fault.sentence}" for fault in report.faults[:_FAULTS_SHOWN]]
     if len(report.faults) > _FAULTS_SHOWN:
         shown.append(f"  … and {len(report.faults) - _FAULTS_SHOWN} more")
     count = "1 promise" if len(report.faults) == 1 else f"{len(report.faults)} promises"
@@ -127,7 +127,3 @@ def describe_verdict(report: Report) -> str:
             f"Kept for inspection: the database {report.database} and the server log in {report.kept_directory}"
         )
     return "\n".join(lines)
-
-
-def _describe_fault(fault: Fault) -> str:
-    return f"  {fault.chat_id or 'a server'}: {fault.sentence}"

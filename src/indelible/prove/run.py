@@ -13,6 +13,7 @@ everything else.
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -36,7 +37,7 @@ from indelible.prove.report import Report, count_actions, count_replies
 from indelible.prove.script import find_reply
 from indelible.prove.servers import Orders, run_servers
 from indelible.prove.tools import SAFE_TOOLS, ToolRun, read_notebook
-from indelible.prove.user import HABITS, ActionName
+from indelible.prove.user import ACTIONS, ActionName, load_copies
 from indelible.settings import Settings
 from indelible.store.database.address import describe, parse_address
 from indelible.store.database.migrate import migrate, open_database
@@ -54,7 +55,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What to do. The default database is a new SQLite file. `seconds` ends the killing earlier.
 
     `files`: where the servers store files, a value of that setting. `drain_s`: how long a server that gets SIGTERM lets
-    its replies end. `habits`: what users do besides sending, and `rounds`: how often at least.
+    its replies end. `actions`: what users do besides sending, and `rounds`: how often at least.
     `retry_for_s`: how long after the last kill, and after the leases that it left, a reply may take. `replay_s`: how
     long after that the readers may take to see the end of it.
     """
@@ -68,7 +69,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     drain_s: float = 0.0
     files: str = DATABASE
     ways: tuple[Way, ...] = WAYS
-    habits: tuple[ActionName, ...] = HABITS
+    actions: tuple[ActionName, ...] = ACTIONS
     rounds: int = 0
     prepare: Callable[[], None] | None = None
     retry_for_s: float = 120.0
@@ -127,7 +128,7 @@ async def _run_plan(plan: Plan, orders: Orders, on_kill: Callable[[int], None]) 
             chats=plan.chats,
             seed=plan.seed,
             models=provider.models,
-            habits=plan.habits,
+            actions=plan.actions,
             rounds=plan.rounds,
         ) as population,
     ):
@@ -146,7 +147,8 @@ async def _run_plan(plan: Plan, orders: Orders, on_kill: Callable[[int], None]) 
             },
             on_kill=on_kill,
         )
-        await injector.kill(plan.kills, is_enough=_end_after(plan.seconds, population))
+        ends_s = math.inf if plan.seconds is None else began_s + plan.seconds
+        await injector.kill(plan.kills, is_enough=lambda: population.has_broken_promise or time.monotonic() > ends_s)
         await population.come_to_rest(at_most_s=plan.retry_for_s + 2 * plan.lease_timeout_s)
         evidence, faults = await population.collect_evidence(at_most_s=plan.replay_s)
         evidence = [await _read_database(database, one) for one in evidence]
@@ -154,7 +156,7 @@ async def _run_plan(plan: Plan, orders: Orders, on_kill: Callable[[int], None]) 
         runs = read_notebook(orders.notebook)
         faults += [*check_effects(runs, evidence, safe=SAFE_TOOLS), *map(Fault, injector.faults)]
         faults += [*map(Fault, provider.prompts.faults), *_check_outputs(provider, runs, evidence)]
-        faults += check_files(population.uploads, await population.load_copies(), runs, evidence)
+        faults += check_files(population.uploads, await load_copies(population.members[0].client), runs, evidence)
         faults += map(Fault, await find_row_faults(database, find_directory(plan.files)))
         counts: dict[str, Any] = {"kills": dict(injector.kills), "seconds": time.monotonic() - began_s}
         counts |= {"tool_runs": len(runs), "uploads": population.uploads.count()}
@@ -167,7 +169,7 @@ async def _run_plan(plan: Plan, orders: Orders, on_kill: Callable[[int], None]) 
 
 
 def _check_outputs(provider: ProofProvider, runs: Sequence[ToolRun], evidence: Sequence[Evidence]) -> list[Fault]:
-    answered = {note for one in evidence for notes in one.deeds.submitted.values() for note in notes}
+    answered = {note for one in evidence for notes in one.log.submitted.values() for note in notes}
     results = [result.block for one in evidence for result in one.stored.results]
     unknown = {str(block.get("output", "")) for block in results if block.get("outcome") == "unknown"}
     return check_outputs(provider.prompts.outputs, {run.note: run.name for run in runs}, answered, unknown)
@@ -188,11 +190,6 @@ async def prove_server(url: str, *, seed: int, chats: int, seconds: float, token
         if report.is_proof:
             await population.delete_chats()
     return report
-
-
-def _end_after(seconds: float | None, population: Population) -> Callable[[], bool]:
-    ends_s = None if seconds is None else time.monotonic() + seconds
-    return lambda: population.is_disappointed or (ends_s is not None and time.monotonic() > ends_s)
 
 
 def _judge(

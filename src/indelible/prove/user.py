@@ -19,25 +19,13 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, Literal
 
-from indelible.api.inputs import (
-    BranchTarget,
-    Content,
-    CreateChat,
-    EditedMessage,
-    Fork,
-    IfBusy,
-    Interruption,
-    NewMessage,
-    TurnRequest,
-    declare_tools,
-    to_blocks,
-)
+from indelible.api import inputs
 from indelible.api.operations import FileApi
 from indelible.api.shapes import Accepted
 from indelible.client.client import RemoteService
 from indelible.content import File, Text
 from indelible.errors import IndelibleError, NotAllowed, NotFound
-from indelible.prove.evidence import Deeds, StoredCopy, UploadLog
+from indelible.prove.evidence import StoredCopy, UploadLog, UserLog
 from indelible.prove.reader import SeenMessage, SimulatedReader
 from indelible.prove.script import ProofFile, Wish, draw_file_count, draw_wish, list_files
 from indelible.prove.tools import CLIENT_TOOLS
@@ -175,7 +163,7 @@ class MessageSender:
         wish = draw_wish(self._chance, number=self._next_number, may_ask=may_ask, files=files)
         return wish.to_text(), self.draw_model()
 
-    async def attach(self, text: str) -> Content:
+    async def attach(self, text: str) -> inputs.Content:
         """The message with its files, which are uploaded now."""
         wish = Wish.parse(text)
         if wish is None or not wish.files:
@@ -187,19 +175,19 @@ class MessageSender:
         """One of the models, or none: then it is up to the chat or to the message."""
         return self._chance.choice(self._models) if self._models and self._chance.random() < _OWN_MODEL else None
 
-    async def send(self, chat_id: str, deeds: Deeds, if_busy: IfBusy, *, may_ask: bool = True) -> Accepted:
+    async def send(self, chat_id: str, log: UserLog, if_busy: inputs.IfBusy, *, may_ask: bool = True) -> Accepted:
         text, model = self.draw(may_ask=may_ask)
-        message = NewMessage(content=to_blocks(await self.attach(text)), if_busy=if_busy, model=model)
+        message = inputs.NewMessage(content=inputs.to_blocks(await self.attach(text)), if_busy=if_busy, model=model)
         accepted = await self._client.send(chat_id, message)
-        self.note(deeds, text, model)
+        self.note(log, text, model)
         return accepted
 
-    def note(self, deeds: Deeds, text: str, model: str | None) -> None:
+    def note(self, log: UserLog, text: str, model: str | None) -> None:
         """Note that a message was accepted. Without a model of its own it has the chat's."""
-        deeds.sent.append(text)
+        log.sent.append(text)
         chosen = model or self.default_model
         if chosen is not None:
-            deeds.models[text] = name_model(chosen)
+            log.models[text] = name_model(chosen)
 
 
 def name_model(name: str) -> str:
@@ -213,7 +201,6 @@ def name_model(name: str) -> str:
 ActionName = Literal["stop", "interrupt", "steer", "promote", "edit", "regenerate", "branch", "fork", "resume"]
 MEANWHILE: Final[tuple[ActionName, ...]] = ("stop", "interrupt", "steer", "promote", "edit", "regenerate")
 AT_REST: Final[tuple[ActionName, ...]] = ("branch", "fork", "resume", "edit", "regenerate")
-
 _NEAR: Final = 8
 """How far back a user usually looks for something to edit or to regenerate."""
 
@@ -250,15 +237,15 @@ class UserActions:
         }
 
     @property
-    def _deeds(self) -> Deeds:
-        return self._user.deeds
+    def _log(self) -> UserLog:
+        return self._user.log
 
     async def perform(self, action: ActionName) -> None:
-        self._deeds.count(action)
+        self._log.count(action)
         await self._actions[action]()
 
-    async def send(self, if_busy: IfBusy) -> None:
-        await self._sender.send(self._user.chat_id, self._deeds, if_busy)
+    async def send(self, if_busy: inputs.IfBusy) -> None:
+        await self._sender.send(self._user.chat_id, self._log, if_busy)
 
     async def listen(self, *, rows: int) -> None:
         """To so much more, or until nothing runs, or it waits for its client."""
@@ -283,7 +270,7 @@ class UserActions:
     # --- while a reply runs ---
 
     async def _interrupt(self) -> None:
-        self._deeds.stops += 1
+        self._log.stops += 1
         await self.send("interrupt")
 
     async def _promote(self) -> None:
@@ -291,32 +278,32 @@ class UserActions:
         queued = (await self._client.list_queue(self._user.chat_id)).items
         if not queued:
             return
-        self._deeds.stops += 1
+        self._log.stops += 1
         try:
             await self._client.promote_queued(self._user.chat_id, self._chance.choice(queued).id)
         except (NotAllowed, NotFound):
-            self._deeds.stops -= 1  # its turn came first
+            self._log.stops -= 1  # its turn came first
 
     async def _edit(self) -> None:
         target = self._choose("user")
         text, model = self._sender.draw(may_ask=True)
         if target is None:
             return
-        self._deeds.edits += 1
-        message = EditedMessage(content=to_blocks(await self._sender.attach(text)), model=model)
+        self._log.edits += 1
+        message = inputs.EditedMessage(content=inputs.to_blocks(await self._sender.attach(text)), model=model)
         await self._client.edit(self._user.chat_id, target.id, message)
-        self._sender.note(self._deeds, text, model)
-        if model is None and target.text in self._deeds.models:
-            self._deeds.models[text] = self._deeds.models[target.text]
+        self._sender.note(self._log, text, model)
+        if model is None and target.text in self._log.models:
+            self._log.models[text] = self._log.models[target.text]
 
     async def _regenerate(self) -> None:
         target = self._choose("user", "assistant")
         if target is None:
             return
-        self._deeds.edits += 1
-        self._deeds.again += 1
+        self._log.edits += 1
+        self._log.again += 1
         model = self._sender.draw_model()
-        accepted = await self._client.regenerate(self._user.chat_id, target.id, TurnRequest(model=model))
+        accepted = await self._client.regenerate(self._user.chat_id, target.id, inputs.TurnRequest(model=model))
         self._note_model(accepted, model)
 
     # --- at rest ---
@@ -324,7 +311,7 @@ class UserActions:
     async def _branch(self) -> None:
         target = self._choose("user", "assistant", "tool", "notice", near=False)
         if target is not None:
-            place = BranchTarget(message_id=target.id, exact=self._chance.random() < 0.5)
+            place = inputs.BranchTarget(message_id=target.id, exact=self._chance.random() < 0.5)
             await self._client.switch_branch(self._user.chat_id, place)
 
     async def _fork(self) -> None:
@@ -332,12 +319,12 @@ class UserActions:
         target = self._choose("user", "assistant", "tool", "notice", near=False)
         if target is None or len(self._user.forks) >= _FORKS_AT_MOST:
             return
-        forked = await self._client.fork_chat(self._user.chat_id, Fork(message_id=target.id))
-        deeds = Deeds()
-        self._user.forks[forked.id] = deeds
+        forked = await self._client.fork_chat(self._user.chat_id, inputs.Fork(message_id=target.id))
+        log = UserLog()
+        self._user.forks[forked.id] = log
         path = [message for message in self._reader.transcript.list_ancestors(target.id) if message.role == "user"]
-        deeds.sent += [message.text for message in path]
-        await self._sender.send(forked.id, deeds, "queue", may_ask=False)
+        log.sent += [message.text for message in path]
+        await self._sender.send(forked.id, log, "queue", may_ask=False)
 
     async def _resume(self) -> None:
         """Continue a stopped reply, or retry one of which nothing was said; and sometimes stop that at once."""
@@ -345,18 +332,18 @@ class UserActions:
         last = next((message for message in path if message.role != "notice"), None)
         if last is None or not (last.role == "user" or (last.role == "assistant" and last.partial)):
             return
-        self._deeds.again += 1
+        self._log.again += 1
         model = self._sender.draw_model()
         resume = self._client.retry if last.role == "user" else self._client.continue_
-        accepted = await resume(self._user.chat_id, TurnRequest(model=model))
+        accepted = await resume(self._user.chat_id, inputs.TurnRequest(model=model))
         self._note_model(accepted, model)
         if self._chance.random() < _STOPPED_AGAIN:
-            self._deeds.stops += 1
-            await self._client.interrupt(self._user.chat_id, Interruption(turn=accepted.turn))
+            self._log.stops += 1
+            await self._client.interrupt(self._user.chat_id, inputs.Interruption(turn=accepted.turn))
 
     def _note_model(self, accepted: Accepted, model: str | None) -> None:
         if model is not None and accepted.turn is not None:
-            self._deeds.turn_models[accepted.turn] = name_model(model)
+            self._log.turn_models[accepted.turn] = name_model(model)
 
     def _choose(self, *roles: str, near: bool = True) -> SeenMessage | None:
         """A message that the reader has seen: one of the last, or of the whole tree."""
@@ -370,11 +357,11 @@ class UserActions:
 # --- the user ---
 
 
-HABITS: Final[tuple[ActionName, ...]] = (*MEANWHILE, *AT_REST)
+ACTIONS: Final[tuple[ActionName, ...]] = (*MEANWHILE, *AT_REST)
 
 
 class SimulatedUser:
-    """The user of one chat. `deeds` are what the server accepted, `forks` the chats that it forked from this one."""
+    """The user of one chat. `log` is what the server accepted, `forks` the chats that it forked from this one."""
 
     def __init__(
         self,
@@ -384,7 +371,7 @@ class SimulatedUser:
         seed: int,
         models: Sequence[str],
         phrases: Sequence[str] | None,
-        habits: Sequence[ActionName] = HABITS,
+        actions: Sequence[ActionName] = ACTIONS,
         rounds: int = 0,
         uploads: UploadLog | None = None,
     ) -> None:
@@ -392,28 +379,30 @@ class SimulatedUser:
 
         `rounds`: at least so many, even if it is enough before. `uploads`: where all users note their uploads.
         """
-        self.deeds = Deeds()
+        self.log = UserLog()
         self.faults: list[str] = []
         self.chat_id = ""
-        self.forks: dict[str, Deeds] = {}
+        self.forks: dict[str, UserLog] = {}
         self._client = client
         self._chance = random.Random(seed * 1000 + number)  # noqa: S311  (it only has to be reproducible)
         self.uploader = Uploader(client, uploads or UploadLog(), number=number, seed=seed)
         self.sender = MessageSender(
             client, self._chance, number=number, models=models, phrases=phrases, uploader=self.uploader
         )
-        self._habits = habits
+        self._allowed = actions
         self._rounds = rounds
 
     async def begin(self) -> None:
         """Open the chat with a first message."""
         text, _ = self.sender.draw(may_ask=True)
         model = self.sender.default_model
-        tools = declare_tools(CLIENT_TOOLS) if self.sender.knows_replies else None
-        message = to_blocks(await self.sender.attach(text))
-        created = await self._client.create_chat(CreateChat(message=message, model=model, title="Proof", tools=tools))
+        tools = inputs.declare_tools(CLIENT_TOOLS) if self.sender.knows_replies else None
+        message = inputs.to_blocks(await self.sender.attach(text))
+        created = await self._client.create_chat(
+            inputs.CreateChat(message=message, model=model, title="Proof", tools=tools)
+        )
         self.chat_id = created.id
-        self.sender.note(self.deeds, text, model)
+        self.sender.note(self.log, text, model)
 
     async def chat(self, reader: SimulatedReader, enough: asyncio.Event) -> None:
         """Send until it is enough and every message is answered."""
@@ -431,12 +420,12 @@ class SimulatedUser:
         await actions.send("queue")
         if chance.random() < 0.3:
             await actions.send("queue")
-        meanwhile = [action for action in MEANWHILE if action in self._habits]
+        meanwhile = [action for action in MEANWHILE if action in self._allowed]
         if meanwhile and chance.random() < 0.6:
             await actions.listen(rows=chance.randint(0, 12))
             await actions.perform(chance.choice(meanwhile))
         await actions.wait_for_rest()
-        at_rest = [action for action in AT_REST if action in self._habits]
+        at_rest = [action for action in AT_REST if action in self._allowed]
         if at_rest and chance.random() < 0.5:
             await actions.perform(chance.choice(at_rest))
             await actions.wait_for_rest()
@@ -445,5 +434,5 @@ class SimulatedUser:
         """Stop the reply that this user sees running. If it has ended meanwhile, nothing happens."""
         turn_id = reader.transcript.turn_id
         if turn_id is not None:
-            self.deeds.stops += 1
-            await self._client.interrupt(self.chat_id, Interruption(turn=turn_id))
+            self.log.stops += 1
+            await self._client.interrupt(self.chat_id, inputs.Interruption(turn=turn_id))

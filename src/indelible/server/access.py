@@ -1,9 +1,8 @@
 """Access control: every request passes here before a route sees it (docs/login.md).
 
-It checks, in this order: the size that a body announces; the name by which the client reached us (`Host`), to stop DNS
-rebinding; who sends the request (authentication.py); whether a page of another site made the browser send it;
-what this login may do at all; how often. A route then finds the login in `scope["identity"]`, and asks for the service
-of that user.
+It checks, in this order: the size that a body announces; the name by which the client reached us (`Host`); who sends
+the request (authentication.py); whether a page of another site made the browser send it; what this login may do at all;
+how often. A route then finds the login in `scope["identity"]`, and asks for the service of that user.
 
 Three kinds of paths need no login: health checks and the static files of the page, which are public, so no login is
 looked up and a logout cuts none of them; the login; and links to shared chats, whose key is the right to read.
@@ -14,21 +13,17 @@ A body that is too large is refused before it fills the memory: by its announced
 A stranger who gets a response before the end of the body, such as a refusal, is not read on: the connection closes
 (connections.py: so that the client can read why).
 
-What a browser says about a request that a page made it send: `Host`, `Origin` and `Sec-Fetch-Site`.
+What a browser says about a request that a page made it send are `Host`, `Origin` and `Sec-Fetch-Site`, which a page
+cannot set. `Host` is the name that it used: on loopback without a login a foreign name that resolves to 127.0.0.1 (DNS
+rebinding) is refused, and with the setting `hosts` every other name is. The other two tell the site of the page. A
+browser adds a cookie, or the login of a proxy, by itself, so a request with one must come from our own page: a write or
+a stream has to prove it, a plain read must not show the opposite. (The cookie is `SameSite=Strict` too, which does not
+cover other ports and subdomains.) Without a login the same holds for everybody on this machine, except that programs,
+which send neither header, may write. A request with a bearer token was meant, whichever page sent it; the setting
+`cors_origins` lets such pages read the response.
 
-A page cannot set these headers. `Host` is the name that it used: on loopback without a login a foreign name that
-resolves to 127.0.0.1 (DNS rebinding) is refused, and with the setting `hosts` every other name is.
-
-`Origin` and `Sec-Fetch-Site` tell the site of the page. A browser adds a cookie, or the login of a proxy, by itself,
-so a request with one must come from our own page: a write or a stream has to prove it, a plain read must not show the
-opposite. (The cookie is `SameSite=Strict` too, which does not cover other ports and subdomains.) Without a login the
-same holds for everybody on this machine, except that programs, which send neither header, may write. A request with a
-bearer token was meant, whichever page sent it; the setting `cors_origins` lets such pages read the response.
-
-Must stay true (tests/server/test_access.py, tests/server/test_access_matrix.py): no route answers anybody whom the
-table there does not name.
-
-Must stay true (tests/server/test_browser_checks.py, tests/server/test_access.py, tests/server/test_access_matrix.py).
+Must stay true (tests/server/test_access.py, tests/server/test_access_matrix.py, tests/server/test_browser_checks.py):
+no route answers anybody whom the table there does not name.
 """
 
 from __future__ import annotations
@@ -55,36 +50,17 @@ if TYPE_CHECKING:
     from indelible.server.state import ServerState
     from indelible.service.access import Identity
 
-
 OPEN_TO_ALL: Final = frozenset({"/healthz", "/readyz"})
-
-
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
-
-
 SESSION: Final = "/api/v1/session"
-
-
 _NO_LOGIN: Final = frozenset({"/login", "/login/methods", "/login/oidc", "/login/oidc/callback"})
-
-
 _NO_LOGIN_BELOW: Final = ("/shared/", "/api/v1/shared/")
-
-
 _STATIC: Final = "/web/"
-
-
 _OWN_RULE: Final = ("/api/v1/tokens", "/api/v1/users", SESSION)
 """What service/accounts.py checks: a token for these need not be one for writing."""
-
-
 _READ_TOO: Final = ("/v1/", "/ai-sdk/")
 """The compatible wires answer a write with the reply."""
-
-
 _NOBODY: Final = "Log in at /login, or send a token: Authorization: Bearer …"
-
-
 _CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
 
 
@@ -120,7 +96,8 @@ class AccessMiddleware:
         state = self._find_state()
         try:
             refusal = self._check_request(scope, path, headers, max_bytes)
-            if refusal is None and not _needs_nothing(path) and state is not None:
+            is_for_everybody = path in OPEN_TO_ALL or path.startswith(_STATIC)
+            if refusal is None and not is_for_everybody and state is not None:
                 identity = await state.authenticator.identify(scope, headers, through_proxy=through_proxy)
                 refusal = self._check_login(scope, path, headers, identity, state)
                 scope["identity"] = identity
@@ -155,7 +132,8 @@ class AccessMiddleware:
             return self._send_to_login(scope, path, headers)
         # Only a bearer token is sent on purpose. Everything else a browser adds by itself, whoever made it send.
         if identity is None or identity.how != "token":
-            refusal = self._browser.check_origin(headers, method, path, has_cookie=_is_cookie(identity))
+            has_cookie = identity is not None and identity.how in ("session", "proxy")
+            refusal = self._browser.check_origin(headers, method, path, has_cookie=has_cookie)
             if refusal is not None:
                 return refusal
         if identity is None or is_open:
@@ -182,17 +160,9 @@ def _shows_what_is_there(path: str) -> bool:
     return path.startswith(_READ_TOO) or path.endswith("/shares")
 
 
-def _needs_nothing(path: str) -> bool:
-    return path in OPEN_TO_ALL or path.startswith(_STATIC)
-
-
 def needs_no_login(path: str, method: str) -> bool:
     """Whether everybody may send this request: to the login, or with the key of a link."""
     return path in _NO_LOGIN or path.startswith(_NO_LOGIN_BELOW) or (path == SESSION and method == "POST")
-
-
-def _is_cookie(identity: Identity | None) -> bool:
-    return identity is not None and identity.how in ("session", "proxy")
 
 
 def _has_body(headers: Headers) -> bool:
@@ -242,35 +212,19 @@ def _count(receive: Receive, max_bytes: int) -> Receive:
 
 
 _HOST: Final = re.compile(r"(?P<name>[^\[\]:@/]+|\[[0-9a-f:.]+\])(?::\d*)?", re.IGNORECASE)
-
-
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """The methods of requests that change nothing."""
-
-
 _OTHER_SITES: Final = (
     "Pages of other sites may not send requests to this server. "
     "To allow one, name its origin in the setting `cors_origins`."
 )
-
-
 _NO_PROOF: Final = "A request with a cookie must show that it comes from this server's own page: send its Origin."
-
-
 _PREFLIGHT: Final = {"Access-Control-Allow-Methods": "GET, POST, PUT, PATCH, DELETE", "Access-Control-Max-Age": "600"}
-
-
 _ALLOWED_HEADERS: Final = "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-Indelible-Chat"
-
-
 _STREAMS: Final = re.compile(r"/(?:events|stream)$|^/v1/responses/[^/]+$")
 """Paths of streams that are opened by reading: feeds, and those of the compatible wires."""
-
-
 _OPENAI_HEADER: Final = re.compile(r"(?:x-stainless|openai)-[a-z-]+", re.IGNORECASE)
 """What OpenAI's clients add to every request."""
-
-
 _EXPOSED: Final = b"Retry-After, X-Indelible-Chat"
 """Headers of responses that a page may read, beside those that every page may."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -24,24 +25,14 @@ from indelible.api.records import RunTree, WholeRun
 from indelible.app.compose import open_app
 from indelible.clock import Clock, SystemClock
 from indelible.models.protocol import Model
+from indelible.server import feed_routes, file_routes, login, oidc, openapi, routes
 from indelible.server.access import AccessMiddleware
 from indelible.server.authentication import normalize_base_path
-from indelible.server.compat import routes as compat
-from indelible.server.compat.openai import OpenAIErrors, RefusedByName, answer_refusal_by_name
-from indelible.server.docs_page import write_docs_page
-from indelible.server.feed_routes import router as feed_router
-from indelible.server.file_routes import router as file_router
-from indelible.server.head_requests import HeadRequests
+from indelible.server.compat import ai_sdk, chat_completions, conversations, openai, responses
 from indelible.server.health import PrometheusMetrics
 from indelible.server.limits import BodyLimits
-from indelible.server.login import add_login_pages, ensure_first_admin, offer_login
-from indelible.server.login import router as session_router
-from indelible.server.oidc import check_oidc, is_own_path
-from indelible.server.oidc import router as oidc_router
-from indelible.server.openapi_document import write_document
 from indelible.server.problems import add_problem_handlers
-from indelible.server.router import Router
-from indelible.server.routes import health, router
+from indelible.server.router import HeadRequests, Router
 from indelible.server.sse import DEFAULT_PACE, Pace
 from indelible.server.state import ServerState
 from indelible.settings import Settings
@@ -50,8 +41,13 @@ from indelible.tools.toolset import AnyTool, name_of
 
 own: Final = Router()
 """The routes of our own API. They depend on no setting, so all servers of a process share them."""
-for each in (router, feed_router, file_router, session_router, health):
-    own.include(each)
+for each in (routes, feed_routes, file_routes, login):
+    own.include(each.router)
+own.include(routes.health)
+compatible: Final = Router()
+"""Those of the compatible APIs, at the root. They are documented with their own APIs, not in our OpenAPI."""
+for wire in (responses, conversations, chat_completions, openai, ai_sdk):
+    compatible.include(wire.router)
 _ALSO: Final = (ChatFile, RunTree, WholeRun)
 """The types of responses that are not sent by the router."""
 _WEB: Final = Path(__file__).parent / "web"
@@ -88,7 +84,7 @@ def _redirect_slashes(application: Starlette) -> None:
         path: str = scope["path"]
         other = path.rstrip("/") if path.endswith("/") else f"{path}/"
         there = {**scope, "path": other}
-        if is_own_path(other) and any(route.matches(there)[0] is not Match.NONE for route in application.routes):
+        if oidc.is_own_path(other) and any(route.matches(there)[0] is not Match.NONE for route in application.routes):
             query = scope["query_string"].decode("latin-1")
             place = quote(other, safe="/") + (f"?{query}" if query else "")
             await RedirectResponse(place, status_code=307)(scope, receive, send)
@@ -119,7 +115,7 @@ class Server:
         offers_login: bool = False,
         only_health: bool = False,
     ) -> None:
-        check_oidc(settings)
+        oidc.check_oidc(settings)
         self.settings = settings
         self.pace = pace
         self.server_state: ServerState | None = None
@@ -127,15 +123,22 @@ class Server:
         self.login_path: str | None = None
         self.only_health = only_health
         self._offers_login = offers_login
-        self._models = models or {}
-        self._tools = tools
         self._client_tools = client_tools
-        self._worker = worker
-        self._clock = clock or SystemClock()
+        self._open_app = partial(
+            open_app,
+            settings=settings,
+            model=(models or {}).get(settings.model),
+            models=models or {},
+            tools=tools,
+            client_tools=client_tools,
+            worker=worker,
+            listed_models_only=True,
+            clock=clock or SystemClock(),
+        )
         limited = BodyLimits(self._make_application())
         access = AccessMiddleware(limited, settings, find_state=lambda: self.server_state)
         self.application: ASGIApp = HeadRequests(
-            OpenAIErrors(access, base_path=normalize_base_path(settings.base_path))
+            openai.OpenAIErrors(access, base_path=normalize_base_path(settings.base_path))
         )
 
     def begin_shutdown(self) -> None:
@@ -158,15 +161,15 @@ class Server:
             self.server_state.app.feed.close()
 
     def _make_application(self) -> Starlette:
-        routes: list[BaseRoute] = [health]
+        served: list[BaseRoute] = [routes.health]
         if not self.only_health:
-            routes = [own, compat.router, self._make_pages(), Mount("/web", _WebFiles(directory=_WEB), name="web")]
+            served = [own, compatible, self._make_pages(), Mount("/web", _WebFiles(directory=_WEB), name="web")]
             if self.settings.oidc_issuer:
-                routes.append(oidc_router)
-        application = Starlette(routes=routes, lifespan=self._live)
+                served.append(oidc.router)
+        application = Starlette(routes=served, lifespan=self._live)
         application.router.redirect_slashes = False  # see `_redirect_slashes`
         _redirect_slashes(application)
-        application.add_exception_handler(RefusedByName, answer_refusal_by_name)
+        application.add_exception_handler(openai.RefusedByName, openai.answer_refusal_by_name)
         add_problem_handlers(application)
         return application
 
@@ -174,7 +177,7 @@ class Server:
         """What a browser shows."""
         pages = Router()
         base_path = normalize_base_path(self.settings.base_path)
-        document = write_document(own.facts, also=_ALSO)
+        document = openapi.write_document(own.facts, also=_ALSO)
 
         def show_html(page: str) -> HTMLResponse:
             """A page whose links include the base path under which we are served."""
@@ -192,7 +195,7 @@ class Server:
 
         @pages.get("/docs")
         async def show_docs() -> HTMLResponse:
-            return show_html(write_docs_page(document))
+            return show_html(openapi.write_docs_page(document))
 
         @pages.get("/openapi.json")
         async def show_document() -> JSONResponse:
@@ -202,38 +205,23 @@ class Server:
         async def list_routes(request: Request) -> JSONResponse:
             """Which routes this server has: the page hides what it lacks."""
             routers = [route for route in request.app.routes if isinstance(route, Router)]
-            routes = [f"{each.method} {each.path}" for router in routers for each in router.facts]
-            return JSONResponse(routes, headers=_PAGE_HEADERS)
+            listed = [f"{each.method} {each.path}" for router in routers for each in router.facts]
+            return JSONResponse(listed, headers=_PAGE_HEADERS)
 
-        add_login_pages(pages, show_file, has_oidc=bool(self.settings.oidc_issuer))
+        login.add_login_pages(pages, show_file, has_oidc=bool(self.settings.oidc_issuer))
         return pages
 
     @asynccontextmanager
     async def _live(self, application: Starlette) -> AsyncIterator[None]:
         metrics = PrometheusMetrics()
         try:
-            async with open_app(
-                settings=self.settings,
-                model=self._models.get(self.settings.model),
-                models=self._models,
-                tools=self._tools,
-                client_tools=self._client_tools,
-                worker=self._worker,
-                listed_models_only=True,
-                clock=self._clock,
-                metrics=metrics,
-            ) as app:
-                self.server_state = ServerState(
-                    app=app,
-                    settings=self.settings,
-                    metrics=metrics,
-                    pace=self.pace,
-                    client_tools=frozenset(name_of(tool) for tool in self._client_tools),
-                )
+            async with self._open_app(metrics=metrics) as app:
+                client_tools = frozenset(map(name_of, self._client_tools))
+                self.server_state = ServerState(app, self.settings, metrics, self.pace, client_tools)
                 application.state.server_state = self.server_state
-                first = await ensure_first_admin(app.accounts)
+                first = await login.ensure_first_admin(app.accounts)
                 if self._offers_login and self.server_state.authenticator.needs_login and not first.disabled:
-                    path = await offer_login(app.accounts, clock=app.clock)
+                    path = await login.offer_login(app.accounts, clock=app.clock)
                     self.login_path = f"{self.server_state.base_path}{path}"
                 watching = asyncio.create_task(self.server_state.revocation.run(), name="revocation")
                 self.server_state.is_ready = True

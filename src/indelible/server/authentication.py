@@ -1,16 +1,11 @@
-"""Who sends a request, and through which proxy it came.
-
-Requests that come through a proxy: whose headers are believed, and under which path we are served.
+"""Who sends a request: through which proxy it came, whose login it has, and how many wrong tokens an address may send.
 
 Anybody can send `X-Forwarded-For`. It counts only if the connection comes from an address in the setting
 `trusted_proxies`, and then the last address in it that is no trusted proxy itself is the client. A proxy may add a line
 of its own to those that the client sent: all lines are one list. What is no address (`unknown`, a page of text) names
 nobody, so the client is then the proxy that wrote it. The connection's own address is what the limits of
-connections.py count.
-
-A proxy may serve us under a path (`base_path`) and pass that path on, or strip it: a request is the same either way.
-
-Who sends a request.
+connections.py count. A proxy may serve us under a path (`base_path`) and pass that path on, or strip it: a request is
+the same either way.
 
 The first of these that the request has decides:
 
@@ -27,17 +22,24 @@ always send one.
 What was found is remembered for `REMEMBERED_S` seconds, so that a busy client costs no query per request. Everything is
 forgotten as soon as anybody's rights change in this process, or a hint tells that they did in another one.
 
-An address that sends wrong tokens is soon refused more of them (guesses.py); a valid one always gets in. Wrong cookies
-do not count: a session's secret cannot be guessed, and a page with a stale cookie sends it with everything that it
-loads.
+A secret of ours has 256 random bits and cannot be guessed, so it is looked up first, by one indexed
+read, and a valid one is never refused because of what others at its address sent. Only wrong ones are counted: an
+address may send `GUESSES` of them at once and one more every two seconds; beyond that the answer to a wrong one is 429.
+Nor do they occupy the database: an address without a guess left looks up few at a time, and every lookup in progress
+counts. Wrong cookies do not count: a page with a stale one sends it with everything that it loads.
 
-Must stay true (tests/server/test_behind_a_proxy.py).
+The token in the settings is somebody's choice, and may be short enough to guess. If it is, being right must not help
+who has used up their guesses: then it waits for a turn, one every two seconds, as every wrong one at this address does.
+Few may wait. An IPv6 host has a whole /64 to itself, so that counts as one address.
 
-Must stay true (tests/server/test_authentication.py): the order above; no login outlasts its rights.
+Must stay true (tests/server/test_authentication.py, tests/server/test_behind_a_proxy.py): the order above; no login
+outlasts its rights. (tests/server/test_guesses.py): a valid token gets in whatever else its address sends; nobody can
+try a short one more often than that.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -48,13 +50,31 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from indelible.app.app import App
-from indelible.errors import Invalid
+from indelible.clock import Clock
+from indelible.errors import Invalid, RateLimited
 from indelible.loopback import is_loopback
-from indelible.server.guesses import Guesses
+from indelible.server.connections import name_network
+from indelible.server.limits import TokenBuckets
 from indelible.service.access import Identity
 from indelible.settings import Settings
 from indelible.store.accounts import CredentialKey
 from indelible.store.shares import hash_secret
+
+T = TypeVar("T")
+GUESSES: Final = 30
+"""So many wrong credentials at once from one address, and one more every two seconds."""
+_PER_S: Final = 0.5
+_MAX_LOOKUPS: Final = 4
+MAX_IN_LINE: Final = 8
+COOKIE: Final = "indelible_session"
+"""The session's cookie on plain http; see `name_cookie`."""
+REMEMBERED_S: Final = 2.0
+_MAX_REMEMBERED: Final = 10_000
+LONG_TOKEN: Final = 20
+"""A token in the settings with fewer characters can be guessed by who may try often."""
+
+
+# --- proxies ---
 
 
 class Proxies:
@@ -131,21 +151,7 @@ def split_path(scope: Scope, base_path: str) -> str:
     return path
 
 
-COOKIE: Final = "indelible_session"
-"""The session's cookie on plain http; see `name_cookie`."""
-
-
-REMEMBERED_S: Final = 2.0
-
-
-_MAX_REMEMBERED: Final = 10_000
-
-
-LONG_TOKEN: Final = 20
-"""A token in the settings with fewer characters can be guessed by who may try often."""
-
-
-T = TypeVar("T")
+# --- logins ---
 
 
 def needs_login(settings: Settings) -> bool:
@@ -258,17 +264,9 @@ class Authenticator:
             return None
         if account.disabled or account.id == self._app.owner_id:  # the first admin's name is not the proxy's to give
             return None
-        return self._remember(
-            key,
-            Identity(
-                user_id=account.id,
-                user=account.name,
-                role=account.role,
-                how="proxy",
-                key=CredentialKey("user", account.id),
-            ),
-            changes,
-        )
+        row = CredentialKey("user", account.id)
+        found = Identity(user_id=account.id, user=account.name, role=account.role, how="proxy", key=row)
+        return self._remember(key, found, changes)
 
     def _recall(self, key: bytes) -> Identity | None:
         found = self._remembered.get(key)
@@ -313,3 +311,72 @@ def read_cookie(headers: Headers, wanted: str) -> str | None:
         if name == wanted and value:
             return value
     return None
+
+
+# --- wrong tokens ---
+
+
+class Guesses:
+    """One per process."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._left = TokenBuckets(_PER_S, GUESSES, monotonic=clock.monotonic)
+        self._lookups = asyncio.Semaphore(_MAX_LOOKUPS)
+        self._lines: dict[str, _Line] = {}
+
+    async def find(
+        self,
+        address: str,
+        load: Callable[[], Awaitable[T | None]],
+        *,
+        compare: Callable[[], Awaitable[T | None]] | None = None,
+    ) -> T | None:
+        """What `compare` finds, which compares with a secret that can be guessed, or else `load`.
+
+        If both find nothing, that was a guess. Raises `RateLimited` if the address had none left.
+        """
+        network = name_network(address)
+        if self._left.acquire(network):
+            async with self._lookups:
+                found = await load()
+            if found is None and compare is not None and await self._wait_for_turn(network):
+                found = await compare()
+            if found is None:
+                raise RateLimited("Too many failed logins from this address. Wait a minute.", retry_after_s=60)
+            return found
+        is_wrong = False
+        try:
+            found = None if compare is None else await compare()
+            if found is None:
+                is_wrong = compare is not None  # that was a guess, even if the database fails now
+                found = await load()
+                is_wrong = found is None
+        finally:
+            if not is_wrong:  # valid, or the database failed
+                self._left.give_back(network)
+        return found
+
+    async def _wait_for_turn(self, network: str) -> bool:
+        """Wait until this address may guess again. False: too many wait already."""
+        line = self._lines.setdefault(network, _Line())
+        if line.length >= MAX_IN_LINE:
+            return False
+        line.length += 1
+        try:
+            async with line.first:
+                while wait_s := self._left.acquire(network):
+                    await self._clock.sleep(wait_s)
+        finally:
+            line.length -= 1
+            if not line.length:
+                del self._lines[network]
+        return True
+
+
+class _Line:
+    """Who waits at one address, in order."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.first = asyncio.Lock()

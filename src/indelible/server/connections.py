@@ -6,10 +6,9 @@ limits none of it: it collects a head for as long as it grows, and waits for one
 A connection is *waiting* until its request is complete, and *busy* from then until the response is. Only waiting
 connections are timed; a feed may stay open for days. At a limit, the connection that has waited longest makes room, so
 idle connections keep nobody out; only if all are busy is a new one refused. At the limit of the process the address
-with the most connections makes room. An IPv6 host has a whole /64 to itself, so that counts as one address.
-
-One timer of the process checks all connections once a second (process.py): a timer per request would be on the path of
-every request.
+with the most connections makes room. An IPv6 host has a whole /64 to itself, so that counts as one address. One timer
+of the process checks all connections once a second (process.py): a timer per request would be on the path of every
+request.
 
 A client may send requests before it has the responses to earlier ones (pipelining). A request costs a hundred times its
 bytes once it is parsed, and one read may bring thousands, so what arrives is parsed request by request, and only while
@@ -20,13 +19,10 @@ A response may come before its request has arrived: a refusal, after which the c
 that has unread bytes resets it, and then the client, which is still sending, loses the response. So such a connection
 *lingers*: it ends in our direction alone, and what still comes is thrown away unparsed, for `_LINGER_S` at most.
 
-Writing the head of a response together with its body, and cutting a response that has no end.
-
-uvicorn writes the two one after the other, and each write is a packet, which costs the kernel, and the client that is
-woken by it, as much as a short request costs us. So the head is held back until the next write, or until the event loop
-has run everything that is ready, whichever comes first. Nothing waits for it.
-
-What is written to a connection that is gone goes nowhere: whoever writes learns of it from the protocol, not from here.
+uvicorn writes the head of a response and its body one after the other, and each write is a packet, which costs the
+kernel, and the client that is woken by it, as much as a short request costs us. So the head is held back until the next
+write, or until the event loop has run everything that is ready, whichever comes first. Nothing waits for it. What is
+written to a connection that is gone goes nowhere: whoever writes learns of it from the protocol, not from here.
 
 ASGI cannot say that a response breaks off: whoever just ends it makes a part look like the whole. `abort` closes the
 connection instead. The chunked body then lacks its last chunk, which every HTTP client reports.
@@ -57,8 +53,6 @@ from indelible.settings import Settings
 
 ABORT: Final = "indelible.abort"
 """The extension of ASGI that each request has."""
-
-
 _HEAD: Final = b"HTTP/1.1 "
 
 
@@ -104,36 +98,18 @@ def abort(scope: Scope) -> None:
 
 
 _log: Final = logging.getLogger(__name__)
-
-
 _CLOSE: Final = {"Connection": "close"}
-
-
 _CHUNK_OVERHEAD: Final = 8
 """A chunked body is larger on the wire. So many bytes per byte are still a body, and not an endless trailer."""
-
-
 _OTHER_FILES: Final = 100
 """Descriptors that are not connections: databases, providers, logs."""
-
-
 _LOG_INTERVAL_S: Final = 60.0
-
-
 MAX_WAITING: Final = 16
 """How many requests of a connection wait for the one before them, or fewer, if they are as large as a head may be."""
-
-
 _LINGER_S: Final = 30.0
-
-
 _CHUNKS_BYTES: Final = 1024
 """So much of a body in chunks is parsed at once: its end can be at every blank line, and it may be full of them."""
-
-
 _BLANK_LINE: Final = b"\r\n\r\n"
-
-
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD"})  # or with one that is parsed as if it came in chunks
 
 

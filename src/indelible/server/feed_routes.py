@@ -1,14 +1,11 @@
 """Feeds as server-sent events: a chat's, the live list of a tab, and a reply in the response of its command.
 
-Feeds as server-sent events: a chat's, from the reader's cursor on, and the live list of a tab.
-
-A command and its reply in one response: for a client that asks for `text/event-stream` where a turn begins.
-
-The first event is `accepted`: the result of the command, which is on disk by then, as the JSON response would be. Then
-comes the chat's feed from there on, until the chat rests: it is idle, in error, or waits for the client's tools. Every
-event has its cursor, so a client that loses the connection reads on at `GET …/events`, and a repeated request with
-the same `Idempotency-Key` gets the reply from its beginning. While the server drains, the stream goes on: its client
-has asked for this reply, and may be none that reconnects.
+A feed begins at the reader's cursor. A command and its reply are one response for a client that asks for
+`text/event-stream` where a turn begins. The first event is then `accepted`: the result of the command, which is on disk
+by then, as the JSON response would be. After it comes the chat's feed from there on, until the chat rests: it is idle,
+in error, or waits for the client's tools. Every event has its cursor, so a client that loses the connection reads on at
+`GET …/events`, and a repeated request with the same `Idempotency-Key` gets the reply from its beginning. While the
+server drains, the stream goes on: its client has asked for this reply, and may be none that reconnects.
 
 The response of a command must never say that it failed because of what comes after it. So if no more feeds may be
 opened, the server is shutting down, or the token may write and not read, the client gets the usual JSON.
@@ -20,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 from typing import Annotated, Any, Final, Self
 
 from starlette.requests import Request
@@ -37,7 +33,7 @@ from indelible.server.limits import WithSlot
 from indelible.server.revocation import OpenRequest
 from indelible.server.router import HEADER, Router
 from indelible.server.sse import Events, FeedResponse, Pace
-from indelible.server.state import Reads, ReadyState, ServerState, answer_json, get_identity
+from indelible.server.state import Reads, ReadyState, ServerState, answer_json, get_identity, get_state
 from indelible.service.access import Identity
 from indelible.service.chats import LocalService
 
@@ -85,8 +81,7 @@ def answer_feed(
 
 
 @router.get(
-    "/events",
-    responses={200: {"content": {"text/event-stream": {}}, "description": "Events; see docs/lists.md."}},
+    "/events", responses={200: {"content": {"text/event-stream": {}}, "description": "Events; see docs/feed.md."}}
 )
 async def stream_tab(
     request: Request,
@@ -111,43 +106,28 @@ async def stream_tab(
 
 
 EVENT_STREAM: Final = "text/event-stream"
-
-
 _AT_REST: Final = frozenset({"idle", "error", "requires_action"})
-
-
-class Answers:
-    """How the client of one request wants the result of a command."""
-
-    def __init__(self, request: Request) -> None:
-        wanted = request.headers.get("accept", "").partition(",")[0].partition(";")[0].strip().lower()
-        identity = get_identity(request)
-        self._state: ServerState = request.app.state.server_state
-        self._user_id = identity.user_id
-        self._as_stream = wanted == EVENT_STREAM and "read" in identity.scopes and self._state.is_ready
-        self._may_be_repeated = "idempotency-key" in request.headers
-
-    def answer(self, chat_id: str, result: Accepted | CreatedChat, status: int) -> Response:
-        """The response to a command that has begun a turn, or may have."""
-        answer = answer_json(result, status)
-        if not self._as_stream:
-            return answer
-        stream = ReplyStream(partial(self._open_reader, chat_id, result.cursor), result, pace=self._state.pace)
-        return _OrElse(WithSlot(stream, self._state.feed_slots, self._user_id), answer)
-
-    def _open_reader(self, chat_id: str, cursor: str) -> AbstractAsyncContextManager[Reader]:
-        feed = self._state.app.feed
-        if self._may_be_repeated:  # the result may be of yesterday
-            return feed.open(chat_id, cursor, user_id=self._user_id, stays=lambda: True)
-        return feed.follow(chat_id, cursor, stays=lambda: True)
 
 
 def answer_turn(
     request: Request, arguments: Mapping[str, Any], result: Accepted | CreatedChat, status: int
 ) -> Response:
-    """The response to a command that has begun a turn, or may have."""
+    """The response to a command that has begun a turn, or may have, as its client wants it."""
+    answer = answer_json(result, status)
+    identity, state = get_identity(request), get_state(request)
+    wanted = request.headers.get("accept", "").partition(",")[0].partition(";")[0].strip().lower()
+    if wanted != EVENT_STREAM or "read" not in identity.scopes or not state.is_ready:
+        return answer
+    feed, user_id = state.app.feed, identity.user_id
     chat_id = result.id if isinstance(result, CreatedChat) else arguments["chat_id"]
-    return Answers(request).answer(chat_id, result, status)
+    may_be_repeated = "idempotency-key" in request.headers
+
+    def open_reader() -> AbstractAsyncContextManager[Reader]:
+        if may_be_repeated:  # the result may be of yesterday
+            return feed.open(chat_id, result.cursor, user_id=user_id, stays=lambda: True)
+        return feed.follow(chat_id, result.cursor, stays=lambda: True)
+
+    return _OrElse(WithSlot(ReplyStream(open_reader, result, pace=state.pace), state.feed_slots, user_id), answer)
 
 
 class ReplyStream(FeedResponse):

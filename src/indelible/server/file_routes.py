@@ -1,15 +1,13 @@
-"""Files: upload, download, preview.
+"""Files: upload, download (or one range of it), preview.
 
 What somebody uploaded must never run in the origin of the page: a file is always sent as an attachment, with the type
 that its bytes show, `nosniff`, and a policy that lets nothing in it run or load. Only the preview, which this server
 drew itself, is shown in place.
 
 A download's status is sent before its bytes. If the file is deleted meanwhile, or the storage fails, the response is
-truncated, which every client detects by its length.
-
-Ranges of a file (RFC 9110 §14): one range of bytes, as browsers and download programs ask for it.
-
-Several ranges at once are allowed to be answered with everything, and are. So is anything that cannot be parsed.
+truncated, which every client detects by its length. One range of bytes is served, as browsers and download programs ask
+for it (RFC 9110 §14). Several at once are allowed to be answered with everything, and are. So is anything that cannot
+be parsed.
 
 Must stay true (tests/server/test_file_routes.py).
 """
@@ -33,14 +31,13 @@ from indelible.api.operations import PREFIX
 from indelible.api.shapes import StoredFile
 from indelible.errors import NotFound, Refused, StoreFailed
 from indelible.files.media_types import describe_content_type
-from indelible.server.head_requests import is_head
 from indelible.server.limits import UploadBody
-from indelible.server.openapi_document import refer_to
+from indelible.server.openapi import refer_to
 from indelible.server.problems import answer_refusal, make_problem
-from indelible.server.router import JSON, Router
+from indelible.server.router import JSON, Router, is_head
+from indelible.server.sse import wait_for_leave
 from indelible.server.state import Reads, answer_json
-from indelible.service.access import FileGrant
-from indelible.service.files import LocalFiles
+from indelible.service.files import FileGrant, LocalFiles
 from indelible.store.outcome import IdempotencyKey
 
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
@@ -69,43 +66,27 @@ def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
 
 
 _log: Final = logging.getLogger(__name__)
-
-
 _MAX_NAME: Final = 1000
-
-
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; sandbox",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "private, no-cache",
 }
 """process.py adds `nosniff` to every response."""
-
-
 _KNOWN: Final = {"description": "The client has it already (`If-None-Match`)."}
-
-
 _ANY: Final = {"content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}}
-
-
 SENDS_BYTES: Final[dict[str, Any]] = {
     "responses": {
         200: {"description": "The bytes, with the type of the file.", **_ANY},
         206: {"description": "The bytes of the range that was asked for.", **_ANY},
         304: _KNOWN,
         416: {"description": "The file has no such range."},
-    },
+    }
 }
-
-
 SENDS_PICTURE: Final[dict[str, Any]] = {
-    "responses": {200: {"description": "The picture.", "content": {"image/webp": {}}}, 304: _KNOWN},
+    "responses": {200: {"description": "The picture.", "content": {"image/webp": {}}}, 304: _KNOWN}
 }
-
-
 _UPLOAD: Final = {"description": "The stored file.", "content": {JSON: {"schema": refer_to(StoredFile)}}}
-
-
 router = Router(prefix=PREFIX, tag="files")
 
 
@@ -168,8 +149,7 @@ def answer_download(request: Request, files: LocalFiles, grant: FileGrant) -> Re
     status = 200 if part is None else 206
     if is_head(request.scope):
         return Response(status_code=status, headers=headers)
-    chunks = _read(files, grant, start, stop)
-    return _Download(chunks, status_code=status, headers=headers)
+    return _Download(files.read_granted(grant, start, stop), status_code=status, headers=headers)
 
 
 @router.get("/files/{file_id}/preview", **SENDS_PICTURE)
@@ -184,7 +164,7 @@ async def answer_preview(request: Request, files: LocalFiles, grant: FileGrant) 
     if grant.file.has_preview and _is_known(request, headers["ETag"]):
         return Response(status_code=304, headers=headers)
     loading = asyncio.create_task(files.load_granted_preview(grant))
-    leaving = asyncio.create_task(_wait_for_leave(request))
+    leaving = asyncio.create_task(wait_for_leave(request.receive))
     try:
         await asyncio.wait([loading, leaving], return_when=asyncio.FIRST_COMPLETED)
         if not loading.done():
@@ -196,21 +176,10 @@ async def answer_preview(request: Request, files: LocalFiles, grant: FileGrant) 
         await asyncio.gather(loading, leaving, return_exceptions=True)
 
 
-async def _wait_for_leave(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        continue
-
-
 def _is_known(request: Request, etag: str) -> bool:
     """Whether the client has this version already."""
     given = request.headers.get("if-none-match", "")
     return given == "*" or etag in [known.strip().removeprefix("W/") for known in given.split(",")]
-
-
-async def _read(files: LocalFiles, grant: FileGrant, start: int, stop: int) -> AsyncGenerator[bytes, None]:
-    async with files.open_granted(grant, start=start, stop=stop) as chunks:
-        async for chunk in chunks:
-            yield chunk
 
 
 class _Download(StreamingResponse):

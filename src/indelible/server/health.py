@@ -1,23 +1,17 @@
 """Whether the process is ready, and what it counts for Prometheus.
 
-Whether the database can be written, for `/readyz`.
+For `/readyz`, reading the database is not enough: on a full disk, or with a file that has become read-only, every read
+succeeds and every message is refused. So a readiness check also commits a write that changes nothing. Anybody may ask,
+without a token, so it writes at most once a second, and only one check runs at a time.
 
-Reading is not enough: on a full disk, or with a file that has become read-only, every read succeeds and every message
-is refused. So a readiness check also commits a write that changes nothing. Anybody may ask, without a token, so it
-writes at most once a second, and only one check runs at a time.
-
-Metrics for Prometheus: the implementation of `indelible.metrics.Metrics` behind `GET /metrics` (docs/operations.md).
-
-The promises (docs/rules.md) are counters that stay at zero. Each `PrometheusMetrics` has its own registry unless it is
-given one, so that two servers in one process, or two tests, do not count into each other.
-
-Labels come from configuration, never from a model's output: a tool name that no tool has is counted as `unknown`, so
-a model cannot grow the number of series. Users can choose model names that need no key, so only the first ones get
-labels of their own, and all others are counted as `other`.
+Behind `GET /metrics` (docs/operations.md) is an `indelible.metrics.Metrics`. The promises (docs/glossary.md) are
+counters that stay at zero. Each `PrometheusMetrics` has its own registry unless it is given one, so that two servers in
+one process, or two tests, do not count into each other. Labels come from configuration, never from a model's output: a
+tool name that no tool has is counted as `unknown`, so a model cannot grow the number of series. Users can choose model
+names that need no key, so only the first ones get labels of their own, and all others are counted as `other`.
 
 Must stay true (tests/server/test_files_and_forks.py): a server that cannot accept messages is not ready.
-
-Must stay true (tests/test_metrics.py, tests/server/test_served_metrics.py): the names and labels of docs/operations.md.
+(tests/test_metrics.py, tests/server/test_served_metrics.py): the names and labels of docs/operations.md.
 """
 
 from __future__ import annotations
@@ -54,17 +48,9 @@ class Readiness:
 
 
 _BYTES = (256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304)
-
-
 _MESSAGES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-
-
 _FLUSH_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
-
-
 _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-
-
 MAX_MODELS = 50
 """More models than this share the label `other`: each one has 60 lines."""
 

@@ -1,48 +1,32 @@
 """Limits on what one request or one user can cost: bodies, uploads, open feeds, requests per second.
 
-Limits on JSON bodies: how many values one may have, and how deep they may be nested, before anything parses it.
+A JSON body is counted before anything parses it: how many values it has, and how deep they are nested. A parser makes
+objects of every value, and the validator an error of every wrong one: 8 MiB of `[0,0,…]` took a minute of the event
+loop and gigabytes. So values are counted in the bytes, where commas and brackets outside of strings are all that
+matters; nearly every body is below the limits even if those inside of strings are counted too, and costs four counts at
+the speed of memory. Bytes can be counted because JSON is UTF-8 here, as RFC 8259 says; Python's parser would accept
+UTF-16 and UTF-32 too. Whether the body is JSON at all is left to the parser. What passes here is bounded, and
+api/inputs.py gives every list in it a limit of its own. A compressed body is refused, an uploaded file too: its size
+would be known only after it was unpacked.
 
-A parser makes objects of every value, and the validator an error of every wrong one: 8 MiB of `[0,0,…]` took a minute
-of the event loop and gigabytes. So values are counted in the bytes, where commas and brackets outside of strings are
-all that matters; nearly every body is below the limits even if those inside of strings are counted too, and costs four
-counts at the speed of memory. Bytes can be counted because JSON is UTF-8 here, as RFC 8259 says; Python's parser would
-accept UTF-16 and UTF-32 too. Whether the body is JSON at all is left to the parser.
+Two kinds of bodies may be large. An upload is bytes, and never held in memory: its route counts them, and it has time
+as long as it keeps a minimum pace; all other bodies have a minute to arrive (connections.py). A refused upload is read
+to its end before the response, within bounds: a client that is still sending would otherwise see a broken connection
+instead of the reason. An exported chat is JSON, but may be as large as a chat becomes: it has a limit of its own
+(`import_max_bytes`), and time as an upload has it. It may have many values, because it is decoded by type and the first
+mistake ends that; a user has one import at a time in memory: the next one is not read before that.
 
-A compressed body is refused, an uploaded file too: its size would be known only after it was unpacked.
+A feed holds a connection, two tasks and a reader for as long as its client likes, so a user has slots for them in this
+process. A slot is taken when the response starts and given back when it ends, however it ends, so a feed whose client
+has hung up counts no longer.
 
-An exported chat may have many values, because it is decoded by type and the first mistake ends that; and it may be
-large, so a user has one import at a time in memory: the next one is not read before that.
-
-What passes here is bounded, and api/inputs.py gives every list in it a limit of its own.
-
-Which requests have a large body: uploads, which are bytes and never held in memory, and imports of chats.
-
-Every other body is JSON: it is limited, collected and counted before a route sees it (access.py,
-and below), and has a minute to arrive (connections.py). An upload passes all that; its route counts the bytes, and
-it has time as long as it keeps a minimum pace. An exported chat is JSON too, but may be as large as a chat becomes: it
-has a limit of its own (`import_max_bytes`), and time as an upload has it.
-
-A refused upload is read to its end before the response, within bounds: a client that is still sending would otherwise
-see a broken connection instead of the reason.
-
-How many feeds a user may have open at a time, in this process.
-
-A feed holds a connection, two tasks and a reader for as long as its client likes. A slot is taken when the response
-starts and given back when it ends, however it ends, so a feed whose client has hung up counts no longer.
-
-Token buckets: so many per second on average, with bursts. In this process; replicas count for themselves.
-
-A bucket that is full again is the same as none, so buckets are forgotten when there are many: memory is bounded by the
+Requests are counted by token buckets: so many per second on average, with bursts; replicas count for themselves. A
+bucket that is full again is the same as none, so buckets are forgotten when there are many: memory is bounded by the
 number of those who were busy lately.
 
 Must stay true (tests/server/test_body_limits.py): the count is exact where it decides; no mistake costs more than a
-valid body of the same size.
-
-Must stay true (tests/server/test_file_routes.py).
-
-Must stay true (tests/server/test_feed_limits.py): a refused feed leaves nothing behind; a closed one makes room.
-
-Must stay true (tests/server/test_rate_limits.py).
+valid body of the same size. (tests/server/test_feed_limits.py): a refused feed leaves nothing behind; a closed one
+makes room. (tests/server/test_file_routes.py, tests/server/test_rate_limits.py).
 """
 
 from __future__ import annotations
@@ -65,27 +49,13 @@ from indelible.errors import Invalid, TooLarge, TooMany
 from indelible.server.problems import make_problem
 
 MAX_JSON_VALUES: Final = 50_000
-
-
 MAX_JSON_DEPTH: Final = 64
-
-
 _DETAIL: Final = "Request bodies must not be compressed. Send the body as it is, without `Content-Encoding`."
-
-
 _COMPRESSED: Final = make_problem(415, "unsupported_type", _DETAIL)
-
-
 _CLOSE: Final = {"Connection": "close"}
 """Nobody reads the rest."""
-
-
 _COMPRESSED_FILE: Final = make_problem(415, "unsupported_type", _DETAIL, headers=_CLOSE)
-
-
 _STRUCTURE: Final = re.compile(rb"[\[\]{},]")
-
-
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
@@ -187,15 +157,9 @@ def _replay(message: Message, receive: Receive) -> Receive:
 
 
 _PATH: Final = "/api/v1/files"
-
-
 _IMPORT: Final = "/api/v1/chats/import"
-
-
 MIN_BYTES_PER_S: Final = 16 * 1024
 """An upload that is slower in the long run is cut."""
-
-
 MAX_DISCARDED_BYTES: Final = 64 * 1024 * 1024
 """So much is read of a body that is refused, for its client to read why."""
 

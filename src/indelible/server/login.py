@@ -1,27 +1,20 @@
-"""Logging in with a browser: the pages, the session and its cookie, and the first admin.
-
-The cookies of a login: scripts cannot read them, other sites cannot send them, and they stay below our path.
-
-They are `Secure` when the browser came by https, as a trusted proxy tells it (authentication.py): on plain http, which
-is fine on loopback and for a first try, a browser would not keep a secure cookie. Over https their names have the
-prefix that keeps others from setting them (`name_cookie` in authentication.py), and another name does not count.
-
-The first admin: the user whose chats a server without a login serves.
-
-A link logs this user in, once and within the hour. It makes whoever opens it first an admin, so there is one only where
-somebody asks for it: `indelible login-link`, or `indelible serve` on a terminal. Nothing makes one for a log.
-
-The pages around a login: `/login`, and that of a link to a shared chat. Static files, which hold nothing.
-
-A link opens the page itself, which reads the key from its address and shows the chat without anything to write with
-(tests/e2e/test_login.py). Search engines are told to keep out.
-
-`/login/methods` tells the login page, before anybody is logged in, whether there is a provider to log in with.
-
-The session: who is logged in, logging in with a token, logging out.
+"""Logging in with a browser: the session and its cookie, the pages, and the first admin.
 
 A browser cannot send a bearer token with a page or an EventSource, so it exchanges one for a cookie. These routes take
-no idempotency key: its stored response would have the secret in it.
+no idempotency key: its stored response would have the secret in it. Scripts cannot read our cookies, other sites cannot
+send them, and they stay below our path. They are `Secure` when the browser came by https, as a trusted proxy tells it
+(authentication.py): on plain http, which is fine on loopback and for a first try, a browser would not keep a secure
+cookie. Over https their names have the prefix that keeps others from setting them (`name_cookie` in authentication.py),
+and another name does not count.
+
+The pages are `/login`, and that of a link to a shared chat: static files, which hold nothing. A link opens the page
+itself, which reads the key from its address and shows the chat without anything to write with
+(tests/e2e/test_login.py). Search engines are told to keep out. `/login/methods` tells the login page, before anybody is
+logged in, whether there is a provider to log in with.
+
+The first admin is the user whose chats a server without a login serves. A link logs this user in, once and within the
+hour. It makes whoever opens it first an admin, so there is one only where somebody asks for it: `indelible login-link`,
+or `indelible serve` on a terminal. Nothing makes one for a log.
 """
 
 from __future__ import annotations
@@ -39,7 +32,7 @@ from indelible.api.shapes import ALL_SCOPES, SessionInfo, SessionUser
 from indelible.clock import Clock
 from indelible.errors import Invalid
 from indelible.server.authentication import COOKIE, find_address, name_cookie, normalize_base_path
-from indelible.server.openapi_document import refer_to
+from indelible.server.openapi import refer_to
 from indelible.server.problems import make_problem
 from indelible.server.router import JSON, Router
 from indelible.server.state import Login, ServerState, State, answer_json
@@ -50,8 +43,6 @@ from indelible.store.accounts import Account, AccountStore, Credential
 
 FLOW_COOKIE: Final = "indelible_oidc"
 """What a browser keeps while it is at the provider (oidc.py)."""
-
-
 _FLOW_MAX_AGE_S: Final = 600
 
 
@@ -128,11 +119,7 @@ def add_login_pages(router: Router, show_file: Callable[[str], Awaitable[Respons
 
 
 router = Router(prefix=PREFIX, tag="session")
-
-
-_LOGGED_IN: Final = {
-    200: {"description": "Who is logged in.", "content": {JSON: {"schema": refer_to(SessionInfo)}}},
-}
+_LOGGED_IN: Final = {200: {"description": "Who is logged in.", "content": {JSON: {"schema": refer_to(SessionInfo)}}}}
 
 
 @router.get("/session")

@@ -7,19 +7,15 @@ answer to the browser that asked, PKCE ties the code to this server.
 
 The user's name here is one claim (`oidc_user_claim`). An e-mail address that the provider has not verified could be
 anybody's, so it is refused. Somebody who is not a user here is refused too, unless `oidc_create_users` is on: at a
-public provider everybody can log in.
+public provider everybody can log in. Nobody becomes the first admin here, whatever the provider calls them: at many
+providers users choose their names.
 
-The two routes of a login at a provider: leaving for it, and coming back.
-
-Between them the browser keeps the flow in a cookie of ten minutes, `SameSite=Lax`, because coming back is a navigation
-from another site. The session's own cookie is `Strict`, which a browser does not send while it follows a redirect that
-another site began; so the answer is a page that goes on by itself, and not a redirect. A page of another subdomain can
-set cookies for us on plain http, so what the cookie holds is checked again.
-
+Between leaving for the provider and coming back, the browser keeps the flow in a cookie of ten minutes, `SameSite=Lax`,
+because coming back is a navigation from another site. The session's own cookie is `Strict`, which a browser does not
+send while it follows a redirect that another site began; so the answer is a page that goes on by itself, and not a
+redirect. A page of another subdomain can set cookies for us on plain http, so what the cookie holds is checked again.
 The provider sends the browser back to the name by which it reached us. A client can send any name, so it must be one
 of the setting `hosts`, or loopback.
-
-Nobody becomes the first admin here, whatever the provider calls them: at many providers users choose their names.
 
 Must stay true (tests/server/test_oidc.py): a token with any of these wrong opens no session; no secret is in an
 address, an error or a log.
@@ -56,14 +52,8 @@ from indelible.settings import Settings
 from indelible.store.accounts import Account
 
 _ALGORITHMS: Final = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
-
-
 _LEEWAY_S: Final = 60
-
-
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=15)
-
-
 _MAX_ANSWER_BYTES: Final = 1024 * 1024
 
 
@@ -238,8 +228,6 @@ def _decode(answer: bytes, answer_type: type[Any]) -> Any:
 
 
 _log: Final = logging.getLogger(__name__)
-
-
 router = Router()
 
 

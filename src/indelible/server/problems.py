@@ -1,18 +1,16 @@
-"""Errors as `application/problem+json` (RFC 9457), each with a stable `kind`.
+"""Errors as `application/problem+json` (RFC 9457), each with a stable `kind`, and the headers that every response has.
 
-The class of the error decides its kind and status (errors.py). A refusal is the client's to fix and explains itself; a
+The class of an error decides its kind and status (errors.py). A refusal is the client's to fix and explains itself; a
 failed database or a bug is ours, so the client gets one sentence and the log gets the details. No response contains a
 traceback or a secret. docs/errors.md lists every kind.
 
-Headers that keep a browser from doing more with a response than it is for. Every response has them.
-
-A page has its own content policy (app.py), and a file its own sandbox: a header that a response has set is left alone.
-Everything else is data, and allows a browser nothing. uvicorn adds `nosniff` (process.py).
+The headers keep a browser from doing more with a response than it is for. A page has its own content policy (app.py),
+and a file its own sandbox: a header that a response has set is left alone. Everything else is data, and allows a
+browser nothing. uvicorn adds `nosniff` (process.py).
 
 Must stay true (tests/server/test_problem_details.py): every API response above 399 has this shape, wherever it was
 raised, and every kind is on that page; a client makes the same refusal of it (client/http_transport.py).
-
-Must stay true (tests/server/test_page_headers.py, tests/server/test_access_matrix.py).
+(tests/server/test_page_headers.py, tests/server/test_access_matrix.py): every response has the headers.
 """
 
 from __future__ import annotations
@@ -30,16 +28,11 @@ from starlette.types import Message, Send
 from indelible.content import encode
 from indelible.errors import IndelibleError, Invalid, NotAllowed, RateLimited, Refused, StoreFailed
 from indelible.logs import get_logger
-from indelible.server.head_requests import find_methods
+from indelible.server.router import find_methods
 
 RawHeaders = list[tuple[bytes, bytes]]
-
-
 DATA_HEADERS: Final[RawHeaders] = [
-    (
-        b"content-security-policy",
-        b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-    ),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
@@ -61,11 +54,7 @@ def add_headers(send: Send, more: RawHeaders) -> Send:
 
 
 _log: Final = get_logger(__name__)
-
-
 MEDIA_TYPE: Final = "application/problem+json"
-
-
 TITLES: Final = {
     "bad_request": "Malformed request",
     "forbidden": "Cross-origin request refused",
@@ -87,8 +76,6 @@ TITLES: Final = {
     "wrong_host": "Host not allowed",
 }
 """Every kind, with its title."""
-
-
 PROBLEM_SCHEMA: Final = {
     "type": "object",
     "required": ["type", "title", "status", "kind", "detail"],
@@ -103,8 +90,6 @@ PROBLEM_SCHEMA: Final = {
         "param": {"type": "string", "description": "With `invalid`: the parameter that is not supported."},
     },
 }
-
-
 _STATUSES: Final = {
     "not_allowed": 409,
     "not_found": 404,
@@ -117,14 +102,8 @@ _STATUSES: Final = {
     "invalid": 422,
 }
 """The statuses of refusals, by their kinds (errors.py)."""
-
-
 _HEADERS: Final = {name.decode(): value.decode() for name, value in DATA_HEADERS}
-
-
 _LONGEST_DETAIL: Final = 500
-
-
 _BY_STATUS: Final = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 
 

@@ -233,11 +233,7 @@ def _calm_the_collector() -> None:
 
 
 async def run_worker(
-    settings: Settings,
-    *,
-    tools: Sequence[AnyTool],
-    on_ready: Callable[[], None],
-    client_tools: Sequence[AnyTool] = (),
+    settings: Settings, *, tools: Sequence[AnyTool], on_ready: Callable[[], None], client_tools: Sequence[AnyTool] = ()
 ) -> None:
     """A worker as a process: it runs until a signal, and then hands off its chats."""
     stopped = asyncio.Event()

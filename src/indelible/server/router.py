@@ -19,8 +19,16 @@ msgspec decodes a body by its type and stops at the first mistake, so a body of 
 JSON is read strictly: `"5"` is no integer, and there is no NaN. Values of a query are texts, so `5` and `true` are
 read there.
 
-Must stay true (tests/server/test_router.py): no request is a server error here,
-whatever is in it; nothing is taken from a request before all of it is valid.
+`HEAD` is what a `GET` of the same path would answer, without the body (RFC 9110); load balancers and monitors send it.
+One place does it for every route: the request is served as a `GET`, and the body is left out. It is the outermost
+layer, so that every other one sees what it knows, a `GET` with its body. A stream has no end, so it is never opened
+for a `HEAD`: the response that would open it refuses (sse.py). A download sends its headers alone, without
+reading the file (file_routes.py). Logging in with OpenID Connect changes something with a `GET`, so it knows no
+`HEAD`.
+
+Must stay true (tests/server/test_router.py): no request is a server error here, whatever is in it; nothing is taken
+from a request before all of it is valid. (tests/server/test_head_requests.py): the status and the headers of a `HEAD`
+are those of the `GET`; no body is sent; no stream is opened.
 """
 
 from __future__ import annotations
@@ -38,7 +46,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from indelible.api.operations import UseCase
 from indelible.content import encode
@@ -132,11 +140,7 @@ class Route:
     """What is known of a route, and the function that answers it."""
 
     def __init__(
-        self,
-        facts: RouteFacts,
-        function: Callable[..., Any],
-        request_name: str | None,
-        respond: Respond | None = None,
+        self, facts: RouteFacts, function: Callable[..., Any], request_name: str | None, respond: Respond | None = None
     ) -> None:
         self.facts = facts
         self._function = function
@@ -183,7 +187,7 @@ class Route:
             body = await request.body()
         except ClientDisconnect as error:
             raise HTTPException(400, "The request was cut.") from error  # nobody reads it
-        if not body:
+        if not body or (body == b"null" and self.facts.body_default is not Parameter.empty):
             if self.facts.body_default is Parameter.empty:
                 raise Invalid("body: required.")
             return self.facts.body_default
@@ -271,12 +275,6 @@ class Router(BaseRoute):
     def post(self, path: str, **about: Any) -> Callable[[F], F]:
         return self.route("POST", path, **about)
 
-    def put(self, path: str, **about: Any) -> Callable[[F], F]:
-        return self.route("PUT", path, **about)
-
-    def patch(self, path: str, **about: Any) -> Callable[[F], F]:
-        return self.route("PATCH", path, **about)
-
     def delete(self, path: str, **about: Any) -> Callable[[F], F]:
         return self.route("DELETE", path, **about)
 
@@ -290,12 +288,7 @@ class Router(BaseRoute):
         return add
 
     def add(
-        self,
-        use_case: UseCase,
-        of: Callable[[Request], Any],
-        *,
-        respond: Respond | None = None,
-        **about: Any,
+        self, use_case: UseCase, of: Callable[[Request], Any], *, respond: Respond | None = None, **about: Any
     ) -> None:
         """Add the route of a use case, of the object that `of` makes of the request."""
         name, declared = use_case.name, use_case.operation
@@ -306,15 +299,7 @@ class Router(BaseRoute):
         given = {"tag": self._tag, "status": declared.status, "name": name.rstrip("_"), "problems": declared.problems}
         path = self._prefix + declared.path
         self._add(
-            make_route(
-                declared.method,
-                path,
-                use_case.function,
-                of=of,
-                use=use,
-                respond=respond,
-                **{**given, **about},
-            )
+            make_route(declared.method, path, use_case.function, of=of, use=use, respond=respond, **{**given, **about})
         )
 
     def include(self, other: Router) -> None:
@@ -438,3 +423,53 @@ def _is_single(kind: Any) -> bool:
     if get_origin(kind) is Annotated:
         return _is_single(get_args(kind)[0])
     return kind in _SINGLE or get_origin(kind) is Literal
+
+
+_IS_HEAD: Final = "indelible.is_head"
+_CHANGES_SOMETHING: Final = "/login/oidc"
+
+
+class HeadRequests:
+    """Wraps the whole application."""
+
+    def __init__(self, application: ASGIApp) -> None:
+        self._application = application
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD" or _CHANGES_SOMETHING in scope["path"]:
+            await self._application(scope, receive, send)
+            return
+
+        async def send_head(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await send(message)
+            elif not message.get("more_body", False):
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        # A copy: the HTTP server's own scope still says that no body follows.
+        await self._application({**scope, "method": "GET", _IS_HEAD: True}, receive, send_head)
+
+
+def is_head(scope: Scope) -> bool:
+    """Whether nobody will get the body of the response to this `GET`."""
+    return _IS_HEAD in scope
+
+
+def refuse_head(scope: Scope) -> None:
+    """Raises a 405 if this would open a stream for a `HEAD`."""
+    if is_head(scope):
+        raise HTTPException(405)
+
+
+def find_methods(request: Request) -> list[str]:
+    """All methods of the path of this request, which one of its routes has refused."""
+    found: set[str] = set()
+    for route in request.app.routes:
+        if isinstance(route, Router):
+            found |= route.find_methods(request.scope)
+        elif route.matches(request.scope)[0] is not Match.NONE:
+            found |= getattr(route, "methods", None) or {"GET"}
+    found = found or {"GET"}  # a file of the page: its mount has changed the path
+    if "GET" in found and not is_head(request.scope):
+        found.add("HEAD")
+    return sorted(found)

@@ -1,24 +1,16 @@
-"""The routes of all use cases, and those of plain JSON that are written by hand: runs, export, links, health.
-
-The routes of all use cases that have one (api/operations.py).
+"""The routes of all use cases (api/operations.py), and those of plain JSON that are written by hand.
 
 Each protocol has its object per request. A write may be repeated with its `Idempotency-Key`, unless it makes a secret,
 which the stored response would have in it.
 
-One recorded run with its exchanges.
+By hand: one recorded run, export and import, links, health and metrics. A run may have a hundred megabytes, so it is
+streamed, exchange by exchange (recording/replay.py). Its status 200 is sent first. If the run is deleted meanwhile, or
+the database fails, the only way left to report it is to truncate the response: every HTTP client detects that, and the
+next request gets the reason.
 
-A run may have a hundred megabytes, so it is streamed, exchange by exchange (recording/replay.py). Its status
-200 is sent first. If the run is deleted meanwhile, or the database fails, the only way left to report it is to truncate
-the response: every HTTP client detects that, and the next request gets the reason.
-
-Beside a conversation: export and import.
-
-Reading a chat by a link, without a login. The key in the path is the right; it is never logged (logs.py).
-
-The same bodies as those of the chat's own routes, as a guest sees them (service/guests.py), and nothing that
-changes anything: there is no other route below `/shared`. A feed begins with a snapshot whatever the cursor is.
-
-The process: health, readiness and metrics.
+A link reads a chat without a login. The key in the path is the right; it is never logged (logs.py). It has the same
+bodies as the chat's own routes, as a guest sees them (service/guests.py), and nothing that changes anything: there is
+no other route below `/shared`. A feed begins with a snapshot whatever the cursor is.
 
 Must stay true (tests/server/test_debug_over_http.py): a truncated run is never mistaken for a whole one.
 """
@@ -26,7 +18,6 @@ Must stay true (tests/server/test_debug_over_http.py): a truncated run is never 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -35,7 +26,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
-from indelible.api.operations import PREFIX, AccountApi, ChatApi, FileApi, ListApi, PageLimit, operations
+from indelible.api.operations import PREFIX, PageLimit, operations
 from indelible.api.records import RunTree, WholeRun
 from indelible.api.shapes import ChatDetails, CreatedChat, ExportFormat, Health, MessagePage, StoredFile
 from indelible.errors import NotFound, NotPermitted, StoreFailed
@@ -43,22 +34,9 @@ from indelible.recording.replay import write_run
 from indelible.server.feed_routes import answer_feed, answer_turn
 from indelible.server.file_routes import SENDS_BYTES, SENDS_PICTURE, answer_download, answer_preview
 from indelible.server.limits import WithSlot
-from indelible.server.openapi_document import refer_to
+from indelible.server.openapi import refer_to
 from indelible.server.router import HEADER, JSON, Router
-from indelible.server.state import (
-    Login,
-    Reads,
-    ReadyState,
-    State,
-    Writes,
-    answer_json,
-    get_accounts,
-    get_files,
-    get_lists,
-    get_lists_once,
-    get_service,
-    get_service_once,
-)
+from indelible.server.state import API_OBJECTS, Login, Reads, ReadyState, State, Writes, answer_json
 from indelible.service.accounts import open_link
 from indelible.service.guests import show_chat
 from indelible.store.transfer import ChatFile
@@ -73,13 +51,7 @@ _STREAM: Final = {
 
 def _make_router() -> Router:
     router = Router(prefix=PREFIX)
-    apis: list[tuple[type, Callable[[Request], Any], Callable[[Request], Any]]] = [
-        (ChatApi, get_service, get_service_once),
-        (ListApi, get_lists, get_lists_once),
-        (FileApi, get_files, get_files),
-        (AccountApi, get_accounts, get_accounts),
-    ]
-    for api, reads, writes in apis:
+    for api, reads, writes in API_OBJECTS:
         for use_case in operations(api):
             declared = use_case.operation
             about: dict[str, Any] = {"tag": declared.path.split("/")[1]}
@@ -90,11 +62,7 @@ def _make_router() -> Router:
 
 
 router: Final = _make_router()
-
-
 _log: Final = logging.getLogger(__name__)
-
-
 _RUN: Final = {
     200: {
         "description": "A recorded run; without `bodies`, only their sizes.",
@@ -126,11 +94,7 @@ class _Export(StreamingResponse):
 
 
 _MEDIA_TYPES: Final = {"json": JSON, "md": "text/markdown; charset=utf-8"}
-
-
 _FILE: Final = {JSON: {"schema": refer_to(ChatFile)}}
-
-
 _EXPORTED: Final = {"description": "The file.", "content": {**_FILE, "text/markdown": {"schema": {"type": "string"}}}}
 
 
@@ -227,10 +191,7 @@ async def get_readiness(state: ReadyState) -> Health:
     return Health(status="ready")
 
 
-@health.get(
-    "/metrics",
-    responses={200: {"content": {"text/plain": {}}, "description": "The Prometheus text format."}},
-)
+@health.get("/metrics", responses={200: {"content": {"text/plain": {}}, "description": "The Prometheus text format."}})
 async def get_metrics(state: State, login: Login) -> Response:
     """Metrics of the process, for Prometheus. They count everybody's chats, so they are for admins."""
     if login.role != "admin":

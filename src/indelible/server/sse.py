@@ -1,8 +1,7 @@
 """The feed of a chat as server-sent events.
 
 `id:` is the cursor, so a browser that reconnects sends its position by itself. A comment is sent every 15 s, so that
-proxies keep the connection open and a dead one is noticed. Events that are ready together are sent together, and
-large ones in pieces (sse.py).
+proxies keep the connection open and a dead one is noticed.
 
 This module speaks ASGI itself instead of using a streaming response: it is the last step on the path of a token, and a
 task and a queue per piece would cost more than everything else. A disconnect ends the response, and so does a send that
@@ -14,15 +13,13 @@ chunked body has no end, and every HTTP client raises. So is one whose client do
 The response joins the feed when it starts, not before: a response that never starts leaves no reader behind. A chat
 that was deleted by then, or is another user's, is an ordinary 404.
 
-An event on the wire, in pieces that a slow reader can be made to wait for.
-
-A snapshot of a large chat has megabytes. Written at once, all of it would be copied for every reader and wait in the
-memory of its connection until the client has read it. In pieces, the connection accepts the next one when it has sent
-the last, and what was not sent yet is the event's own JSON, which all readers share (feed/channel.py).
+Events that are ready together are sent together, and large ones in pieces. A snapshot of a large chat has megabytes.
+Written at once, all of it would be copied for every reader and wait in the memory of its connection until the client
+has read it. In pieces, the connection accepts the next one when it has sent the last, and what was not sent yet is the
+event's own JSON, which all readers share (feed/channel.py).
 
 Must stay true (tests/server/test_sse.py): after a disconnect nothing is left running.
-
-Must stay true (tests/server/test_feed_limits.py): the pieces together are the event.
+(tests/server/test_feed_limits.py): the pieces together are the event.
 """
 
 from __future__ import annotations
@@ -38,8 +35,8 @@ from starlette.types import Receive, Scope, Send
 from indelible.api.events import FeedEvent
 from indelible.feed import ListReader, Reader
 from indelible.server.connections import abort
-from indelible.server.head_requests import refuse_head
 from indelible.server.problems import DATA_HEADERS
+from indelible.server.router import refuse_head
 
 PIECE_BYTES: Final = 64 * 1024
 
@@ -92,8 +89,6 @@ def _write_head(event: FeedEvent) -> bytes:
 
 
 _COMMENT: Final = b": still here\n\n"
-
-
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache, no-transform"),
@@ -130,7 +125,7 @@ class FeedResponse(Response):
         refuse_head(scope)
         async with self._open_reader() as reader:
             sending = asyncio.create_task(self._send_all(reader, send), name="sending a feed")
-            leaving = asyncio.create_task(_wait_for_leave(receive), name="watching for a disconnect")
+            leaving = asyncio.create_task(wait_for_leave(receive), name="watching for a disconnect")
             try:
                 await self._watch([sending, leaving], send)
                 if sending.done():
@@ -208,6 +203,7 @@ async def _send_piece(send: Send, piece: bytes, *, is_last: bool = False) -> Non
     await send({"type": "http.response.body", "body": piece, "more_body": not is_last})
 
 
-async def _wait_for_leave(receive: Receive) -> None:
+async def wait_for_leave(receive: Receive) -> None:
+    """Until the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         continue

@@ -9,13 +9,14 @@ and changes nothing.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from indelible.api.operations import AccountApi, FileApi, ListApi
+from indelible.api.operations import AccountApi, ChatApi, FileApi, ListApi
 from indelible.app.app import App
 from indelible.content import encode
 from indelible.errors import RateLimited
@@ -43,11 +44,6 @@ class ServerState:
     client_tools: frozenset[str] = frozenset()
     """The names of the tools that every client runs (`serve --client-tools`)."""
     is_ready: bool = False
-    feed_slots: FeedSlots = field(init=False)
-    readiness: Readiness = field(init=False)
-    authenticator: Authenticator = field(init=False)
-    revocation: Revocation = field(init=False)
-    base_path: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.readiness = Readiness(self.app)
@@ -77,7 +73,7 @@ class ServerState:
             raise RateLimited(f"Too many requests (limit {limit} per second). Slow down.", retry_after_s=wait_s)
 
 
-async def get_state(request: Request) -> ServerState:
+def get_state(request: Request) -> ServerState:
     state: ServerState = request.app.state.server_state
     return state
 
@@ -85,8 +81,8 @@ async def get_state(request: Request) -> ServerState:
 State = Annotated[ServerState, FromRequest(get_state)]
 
 
-async def get_ready_state(request: Request) -> ServerState:
-    state = await get_state(request)
+def get_ready_state(request: Request) -> ServerState:
+    state = get_state(request)
     state.check_ready()
     return state
 
@@ -101,18 +97,13 @@ def get_identity(request: Request) -> Identity:
     return identity
 
 
-async def find_identity(request: Request) -> Identity:
-    """The same for routes: a dependency that is no coroutine function would run in a thread."""
-    return get_identity(request)
-
-
-Login = Annotated[Identity, FromRequest(find_identity)]
+Login = Annotated[Identity, FromRequest(get_identity)]
 """Who sends the request."""
 
 
-async def get_service(request: Request) -> LocalService:
+def get_service(request: Request) -> LocalService:
     identity = get_identity(request)
-    return (await get_state(request)).app.service_of(identity.user_id, is_admin=identity.is_admin)
+    return get_state(request).app.service_of(identity.user_id, is_admin=identity.is_admin)
 
 
 Reads = Annotated[LocalService, FromRequest(get_service)]
@@ -120,7 +111,7 @@ Reads = Annotated[LocalService, FromRequest(get_service)]
 
 
 async def get_service_once(request: Request) -> LocalService:
-    service = await get_service(request)
+    service = get_service(request)
     key = request.headers.get("idempotency-key")
     if key is None:
         return service
@@ -132,22 +123,27 @@ Writes = Annotated[LocalService, FromRequest(get_service_once)]
 """The same, for a request that may be repeated."""
 
 
-async def get_lists(request: Request) -> ListApi:
-    return (await get_service(request)).lists
-
-
 async def get_lists_once(request: Request) -> ListApi:
     return (await get_service_once(request)).lists
 
 
-async def get_files(request: Request) -> FileApi:
-    return (await get_service(request)).files
+def get_files(request: Request) -> FileApi:
+    return get_service(request).files
 
 
-async def get_accounts(request: Request) -> AccountApi:
-    app = (await get_state(request)).app
+def get_accounts(request: Request) -> AccountApi:
+    app = get_state(request).app
     access = Access(app.store, app.shares)
     return LocalAccounts(app.accounts, app.shares, access, get_identity(request), clock=app.clock)
+
+
+API_OBJECTS: Final[Sequence[tuple[type, Callable[[Request], Any], Callable[[Request], Any]]]] = (
+    (ChatApi, get_service, get_service_once),
+    (ListApi, lambda request: get_service(request).lists, get_lists_once),
+    (FileApi, get_files, get_files),
+    (AccountApi, get_accounts, get_accounts),
+)
+"""The protocols of api/operations.py, with what makes their objects of a request that reads, and of one that writes."""
 
 
 def answer_json(value: Any, status: int = 200) -> Response:

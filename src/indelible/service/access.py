@@ -1,32 +1,28 @@
-"""Who sends a request, what they may do with a chat or a file (docs/login.md), and how much they may spend in a day.
+"""Who sends a request, what they may do with a chat (docs/login.md), and how much they may spend in a day.
 
     the owner                 everything
     a user it is shared with  read it: the chat, its messages, its tree, its events; anything else is `ReadOnly`
     everybody else            it does not exist: `NotFound`
 
 The store compares the owner in the locked row of every command; this module explains its refusal. So the owner's
-request costs nothing here, and nobody else's can change anything. A guest opens a file by the authority of one share:
-the chat it shares has to use the file, and people have to see it there. A file that is only queued, only for the model,
-or in another chat of the same owner does not exist for a guest. A grant names its share, and a download ends with it.
+request costs nothing here, and nobody else's can change anything. files.py says which files a guest may open.
 
-Must stay true (tests/server/test_access_matrix.py, tests/server/test_shared_files.py): the table above, for every
-route. (tests/service/test_budget.py): the limit is per user, ends at midnight UTC, and stops no running reply; deleting
-a chat gives nothing back.
+Must stay true (tests/server/test_access_matrix.py): the table above, for every route. (tests/service/test_budget.py):
+the limit is per user, ends at midnight UTC, and stops no running reply; deleting a chat gives nothing back.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, date, datetime, time, timedelta
-from typing import Final, Literal, NamedTuple, Protocol
+from datetime import UTC, datetime, time, timedelta
+from typing import Final, Literal
 
 import msgspec
 
-from indelible.api.shapes import ALL_SCOPES, ChatSummary, Link, Scope, StoredFile, UsageDay, UserRole
+from indelible.api.shapes import ALL_SCOPES, ChatSummary, Scope, UsageDay, UserRole
 from indelible.clock import Clock
-from indelible.errors import ChatNotFound, NotFound, NotPermitted, RateLimited, ReadOnly, StoredFileNotFound
-from indelible.files.store import FileStore
+from indelible.errors import ChatNotFound, NotFound, NotPermitted, RateLimited, ReadOnly
 from indelible.machine import commands
 from indelible.machine.commands import Command
 from indelible.service.guests import show_summary
@@ -58,7 +54,7 @@ class Access:
 
     async def check_owner(self, chat_id: str, user_id: str) -> None:
         """Raises `NotFound`, or `ReadOnly`, unless the chat is this user's."""
-        async with self.explained(chat_id, user_id):
+        async with self.raise_read_only(chat_id, user_id):
             if await self._store.owner(chat_id) != user_id:
                 raise ChatNotFound
 
@@ -72,7 +68,7 @@ class Access:
         return [show_summary(summary) for summary in found]
 
     @asynccontextmanager
-    async def explained(self, chat_id: str, user_id: str) -> AsyncIterator[None]:
+    async def raise_read_only(self, chat_id: str, user_id: str) -> AsyncIterator[None]:
         """A `NotFound` within the block is `ReadOnly` to those who may read the chat."""
         try:
             yield
@@ -82,42 +78,7 @@ class Access:
             raise
 
 
-class FileGrant(NamedTuple):
-    """The right to open a file. `share_id` is the share that it depends on; None for the owner."""
-
-    file: StoredFile
-    owner_id: str
-    share_id: str | None = None
-
-
-class FileAccess:
-    """Without `shares`, a file is its owner's alone."""
-
-    def __init__(self, files: FileStore, shares: ShareStore | None) -> None:
-        self._files = files
-        self._shares = shares
-
-    async def find(self, user_id: str, file_id: str) -> FileGrant:
-        """What lets this user open the file. Raises `NotFound` if nothing does."""
-        try:
-            return FileGrant(await self._files.get_file(user_id, file_id), user_id)
-        except NotFound:
-            for link in [] if self._shares is None else await self._shares.find_file_shares(user_id, file_id):
-                if await self._files.is_shown(link.chat_id, file_id):
-                    return FileGrant(await self._files.get_file(link.owner_id, file_id), link.owner_id, link.share_id)
-            raise
-
-    async def find_linked(self, link: Link, file_id: str) -> FileGrant:
-        """What lets whoever has this link open the file. Raises `NotFound` if it is not in the chat."""
-        file = await self._files.get_file(link.owner_id, file_id)
-        if not await self._files.is_shown(link.chat_id, file_id):
-            raise StoredFileNotFound
-        return FileGrant(file, link.owner_id, link.share_id)
-
-
 LoginHow = Literal["none", "proxy", "token", "session"]
-
-
 _NEEDS: dict[Scope, str] = {
     "read": "This token may not read.",
     "write": "This token may only read. Use one with the scope `write`.",
@@ -142,16 +103,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, credential: Credential, how: LoginHow) -> Identity:
-        return cls(
-            user_id=credential.user_id,
-            user=credential.user,
-            role=credential.role,
-            how=how,
-            scopes=credential.scopes,
-            key=credential.key,
-            expires_at=credential.expires_at,
-            token_expires_at=credential.token_expires_at,
-        )
+        return cls(**msgspec.structs.asdict(credential), how=how)
 
     def check_scope(self, scope: Scope) -> None:
         """Raises `NotPermitted` if this login has no such scope."""
@@ -184,16 +136,17 @@ _STARTS_A_REPLY: Final = (
 )
 
 
-class LoadUsage(Protocol):
-    """`Store.usage`."""
-
-    async def __call__(self, user_id: str, /, *, since: date, until: date) -> list[UsageDay]: ...
-
-
 class Budget:
-    """0 means no limit."""
+    """What `Store.usage` finds, compared with limits; 0 means no limit."""
 
-    def __init__(self, load_usage: LoadUsage, *, clock: Clock, max_tokens: int = 0, max_usd: float = 0) -> None:
+    def __init__(
+        self,
+        load_usage: Callable[..., Awaitable[list[UsageDay]]],
+        *,
+        clock: Clock,
+        max_tokens: int = 0,
+        max_usd: float = 0,
+    ) -> None:
         self._load_usage = load_usage
         self._clock = clock
         self._max_tokens = max_tokens

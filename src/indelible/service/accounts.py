@@ -17,18 +17,8 @@ from typing import Final
 
 from msgspec.structs import asdict
 
+from indelible.api import shapes
 from indelible.api.inputs import MAX_TOKEN_LABEL, NewShare, NewToken, NewUser, UserChanges
-from indelible.api.shapes import (
-    ALL_SCOPES,
-    CreatedShare,
-    CreatedToken,
-    Link,
-    SharePage,
-    TokenPage,
-    UserInfo,
-    UserPage,
-    UserRole,
-)
 from indelible.clock import Clock
 from indelible.errors import Invalid, NotFound, NotPermitted
 from indelible.service.access import Access, Identity
@@ -53,11 +43,11 @@ class LocalAccounts:
 
     # --- tokens ---
 
-    async def list_tokens(self) -> TokenPage:
+    async def list_tokens(self) -> shapes.TokenPage:
         self._identity.check_scope("admin")
-        return TokenPage(items=await self._accounts.list_tokens(self._identity.user_id))
+        return shapes.TokenPage(items=await self._accounts.list_tokens(self._identity.user_id))
 
-    async def create_token(self, body: NewToken) -> CreatedToken:
+    async def create_token(self, body: NewToken) -> shapes.CreatedToken:
         self._identity.check_scope("admin")
         check_token(body.label, body.scopes)
         for scope in body.scopes:
@@ -68,7 +58,7 @@ class LocalAccounts:
         made, secret = await self._accounts.create_token(
             self._identity.user_id, label=body.label, scopes=body.scopes, expires_at=expires_at
         )
-        return CreatedToken(**asdict(made), token=secret)
+        return shapes.CreatedToken(**asdict(made), token=secret)
 
     async def revoke_token(self, token_id: str) -> None:
         self._identity.check_scope("admin")
@@ -76,15 +66,15 @@ class LocalAccounts:
 
     # --- users ---
 
-    async def list_users(self) -> UserPage:
+    async def list_users(self) -> shapes.UserPage:
         self._identity.check_admin()
-        return UserPage(items=[_show_user(account) for account in await self._accounts.list_users()])
+        return shapes.UserPage(items=[_show_user(account) for account in await self._accounts.list_users()])
 
-    async def add_user(self, body: NewUser) -> UserInfo:
+    async def add_user(self, body: NewUser) -> shapes.UserInfo:
         self._identity.check_admin()
         return _show_user(await self._accounts.add_user(body.name, role=body.role))
 
-    async def update_user(self, name: str, body: UserChanges) -> UserInfo:
+    async def update_user(self, name: str, body: UserChanges) -> shapes.UserInfo:
         self._identity.check_admin()
         check_change(name, role=body.role, disabled=body.disabled)
         if name == self._identity.user and (body.disabled or body.role == "user"):
@@ -93,21 +83,21 @@ class LocalAccounts:
 
     # --- shares ---
 
-    async def list_shares(self, chat_id: str) -> SharePage:
-        async with self._access.explained(chat_id, self._identity.user_id):
-            return SharePage(items=await self._shares.list_shares(chat_id, owner_id=self._identity.user_id))
+    async def list_shares(self, chat_id: str) -> shapes.SharePage:
+        async with self._access.raise_read_only(chat_id, self._identity.user_id):
+            return shapes.SharePage(items=await self._shares.list_shares(chat_id, owner_id=self._identity.user_id))
 
-    async def share_chat(self, chat_id: str, body: NewShare) -> CreatedShare:
+    async def share_chat(self, chat_id: str, body: NewShare) -> shapes.CreatedShare:
         owner_id = self._identity.user_id
-        async with self._access.explained(chat_id, owner_id):
+        async with self._access.raise_read_only(chat_id, owner_id):
             if body.user is not None:
                 made = await self._shares.share_with_user(chat_id, body.user, owner_id=owner_id)
-                return CreatedShare(**asdict(made), url=None)
+                return shapes.CreatedShare(**asdict(made), url=None)
             made, key = await self._shares.share_by_link(chat_id, owner_id=owner_id)
-            return CreatedShare(**asdict(made), url=f"/shared/{key}")
+            return shapes.CreatedShare(**asdict(made), url=f"/shared/{key}")
 
     async def delete_share(self, chat_id: str, share_id: str) -> None:
-        async with self._access.explained(chat_id, self._identity.user_id):
+        async with self._access.raise_read_only(chat_id, self._identity.user_id):
             await self._shares.delete_share(chat_id, share_id, owner_id=self._identity.user_id)
 
 
@@ -115,11 +105,11 @@ def check_token(label: str, scopes: Sequence[str]) -> None:
     """Raises `Invalid` if no token can have these. The command `indelible token` obeys it, too."""
     if len(label) > MAX_TOKEN_LABEL:
         raise Invalid(f"The label is too long (limit {MAX_TOKEN_LABEL} characters).")
-    if not scopes or len(set(scopes)) != len(scopes) or not set(scopes) <= set(ALL_SCOPES):
+    if not scopes or len(set(scopes)) != len(scopes) or not set(scopes) <= set(shapes.ALL_SCOPES):
         raise Invalid("A token needs one or more of the scopes read, write and admin, each once.")
 
 
-def check_change(name: str, *, role: UserRole | None = None, disabled: bool | None = None) -> None:
+def check_change(name: str, *, role: shapes.UserRole | None = None, disabled: bool | None = None) -> None:
     """Raises `Invalid` for a change that would have no effect: the settings say what the first admin may do."""
     if name == FIRST_ADMIN and (disabled or role == "user"):
         raise Invalid(
@@ -128,11 +118,13 @@ def check_change(name: str, *, role: UserRole | None = None, disabled: bool | No
         )
 
 
-def _show_user(account: Account) -> UserInfo:
-    return UserInfo(name=account.name, role=account.role, disabled=account.disabled, created_at=account.created_at)
+def _show_user(account: Account) -> shapes.UserInfo:
+    return shapes.UserInfo(
+        name=account.name, role=account.role, disabled=account.disabled, created_at=account.created_at
+    )
 
 
-async def open_link(shares: ShareStore, key: str) -> Link:
+async def open_link(shares: ShareStore, key: str) -> shapes.Link:
     """The chat behind a link. A link that does not exist any more never did."""
     link = await shares.find_link(key)
     if link is None:

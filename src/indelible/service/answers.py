@@ -1,4 +1,4 @@
-"""What use cases have in common: what they answer, answering a repeated request once, pages, and results of tools.
+"""What use cases have in common: what they answer, answering a repeated request once, and pages.
 
 A result depends on the outcome of its command alone, because the one that is stored with an idempotency key is made
 inside the transaction: the store commits the write, its result and the request's key together, and raises
@@ -15,29 +15,23 @@ nothing and gets the same result; a reader that begins at the cursor of a result
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import msgspec
-from msgspec.structs import replace
 
 from indelible.api.events import Position
 from indelible.api.shapes import Accepted, ChatSummary, CreatedChat, UpdatedChat
-from indelible.content import ToolResult, encode
+from indelible.content import encode
 from indelible.errors import Invalid, NotFound
 from indelible.feed import Cursors
 from indelible.ids import is_id
 from indelible.store.database.transaction import to_utc
 from indelible.store.outcome import IdempotencyKey, Outcome, RequestRepeated, StoredResponse
-from indelible.store.payloads import StoreLimits, ToolResultsInput, check_payload
 from indelible.store.queries.listing import ListCursor
 from indelible.store.search import SearchCursor
-from indelible.store.store import Store
-from indelible.tools.output import cut_text, limit_for, render_output
 
 
 def write_cursor(outcome: Outcome) -> str:
@@ -109,16 +103,8 @@ async def perform_once(
 
 
 _NO_CURSOR: Final = "cursor: must be the `next` or the `previous` of a page of the same list."
-
-
 MAX_SEARCH: Final = 500
 """In characters."""
-
-
-def split_page(found: Sequence[T], limit: int) -> tuple[list[T], T | None]:
-    """The page, and its last item if another page follows. `found` was queried with one item more than `limit`."""
-    page = list(found[:limit])
-    return page, page[-1] if len(found) > limit else None
 
 
 def split_either(found: Sequence[T], limit: int, *, is_backward: bool) -> tuple[list[T], bool]:
@@ -127,25 +113,21 @@ def split_either(found: Sequence[T], limit: int, *, is_backward: bool) -> tuple[
     return page, len(found) > limit
 
 
-def name_neighbours(
-    ids: Sequence[str], *, before: str | None, after: str | None, has_more: bool
-) -> tuple[str | None, str | None]:
-    """`next` and `previous` of a page of a list from the newest on, which was asked for with `before` or `after`."""
-    if not ids:
-        return None, None
-    has_older = has_more if after is None else True
-    has_newer = before is not None if after is None else has_more
-    return ids[-1] if has_older else None, ids[0] if has_newer else None
-
-
 async def load_page(
-    load: Callable[..., Coroutine[Any, Any, Sequence[T]]], *, before: str | None, after: str | None, limit: int
-) -> tuple[list[T], str | None, str | None]:
-    """A page of such a list of things with ids, and its `next` and `previous`."""
+    page_type: Callable[..., T],
+    load: Callable[..., Coroutine[Any, Any, Sequence[Any]]],
+    *,
+    before: str | None,
+    after: str | None,
+    limit: int,
+) -> T:
+    """A page of a list of things with ids, from the newest on, which was asked for with `before` or `after`."""
     named = {"before": before and check_name(before), "after": after and check_name(after)}
     items, has_more = split_either(await load(**named, limit=limit + 1), limit, is_backward=after is not None)
-    ids = [item.id for item in items]  # type: ignore[attr-defined]
-    return items, *name_neighbours(ids, **named, has_more=has_more)
+    if not items:
+        return page_type(items=[], next=None, previous=None)
+    has_older, has_newer = (has_more, before is not None) if after is None else (True, has_more)
+    return page_type(items=items, next=items[-1].id if has_older else None, previous=items[0].id if has_newer else None)
 
 
 def write_list_cursor(chat: ChatSummary, *, backward: bool = False) -> str:
@@ -190,31 +172,3 @@ def check_name(name: str) -> str:
     if not is_id(name):
         raise NotFound("Not found. It may have been deleted.")
     return name
-
-
-FindWindow = Callable[[str | None], int | None]
-"""The context window of the model of this name in tokens; None if it is unknown. It may read files."""
-
-
-_ALWAYS_KEPT_BYTES: Final = limit_for(0)
-
-
-async def cut_results(
-    chat_id: str,
-    results: Sequence[ToolResult],
-    *,
-    store: Store,
-    limits: StoreLimits,
-    find_window: FindWindow | None,
-) -> ToolResultsInput:
-    """Their text, within what the model that gets them can take: that of the open turn."""
-    rendered = [replace(result, output=render_output(result.output)) for result in results]
-    check_payload(ToolResultsInput(results=rendered), limits)
-    if all(len(result.output.encode()) <= _ALWAYS_KEPT_BYTES for result in rendered):
-        return ToolResultsInput(results=rendered)
-    window: int | None = None
-    if find_window is not None:
-        with suppress(NotFound):  # the command says so, or answers a repeated request
-            window = await asyncio.to_thread(find_window, (await store.status(chat_id)).model)
-    cut = [replace(result, output=cut_text(result.output, limit_for(window)).text) for result in rendered]
-    return ToolResultsInput(results=cut)

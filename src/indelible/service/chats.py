@@ -15,8 +15,9 @@ another user; a repeated request changes nothing and gets the same response.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,41 +27,9 @@ from typing import Any, Final, Self, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from indelible.api import inputs, shapes
 from indelible.api.events import BEGINNING, FeedEvent, MessageTree
-from indelible.api.inputs import (
-    SAME_MODEL,
-    STOP_NOW,
-    BranchTarget,
-    ChatChanges,
-    CreateChat,
-    EditedMessage,
-    Fork,
-    Interruption,
-    MessageContent,
-    NewMessage,
-    QueueOrder,
-    ToolResultsRequest,
-    TurnRequest,
-    check_body,
-    check_if_busy,
-    to_blocks,
-)
 from indelible.api.records import RunTree
-from indelible.api.shapes import (
-    Accepted,
-    AttemptPage,
-    ChatDetails,
-    ChatMessage,
-    ChatPage,
-    CreatedChat,
-    InterruptResult,
-    MessagePage,
-    ModelEntry,
-    ModelPage,
-    QueuePage,
-    RunPage,
-    UpdatedChat,
-)
 from indelible.concurrency.readings import Readings
 from indelible.content import ToolResult, ToolSpec, encode
 from indelible.content.messages import extract_title
@@ -72,43 +41,27 @@ from indelible.machine import commands
 from indelible.machine.commands import Command, SendCommand
 from indelible.models.protocol import check_parameters
 from indelible.recording.storage import RecordStore
+from indelible.service import answers
 from indelible.service.access import Access, Budget
-from indelible.service.answers import (
-    FindWindow,
-    check_name,
-    cut_results,
-    describe_accepted,
-    describe_copy,
-    describe_nothing,
-    describe_updated,
-    load_page,
-    perform_once,
-    write_cursor,
-)
 from indelible.service.files import LocalFiles
 from indelible.service.guests import show_chat, show_event, show_messages, show_tree
 from indelible.service.lists import LocalLists
 from indelible.service.stop import Stop, describe_stop, wait_for_end
+from indelible.store import payloads
 from indelible.store.outcome import IdempotencyKey, Outcome
-from indelible.store.payloads import (
-    C,
-    ChatPatch,
-    ModelChoice,
-    NewChat,
-    Payload,
-    QueuedInput,
-    StoreLimits,
-    ToolResultsInput,
-    UserInput,
-)
+from indelible.store.payloads import C, Payload
 from indelible.store.queries.listing import ChatFilter
 from indelible.store.shares import ShareStore
 from indelible.store.store import Store
+from indelible.tools.output import cut_text, limit_for, render_output
 
 T = TypeVar("T")
 
 NOBODY: Final = "nobody"
 """The id of a user who has none yet, and so owns nothing."""
+_ALWAYS_KEPT_BYTES: Final = limit_for(0)
+FindWindow = Callable[[str | None], int | None]
+"""The context window of the model of this name in tokens; None if it is unknown. It may read files."""
 
 _SENDS: Final[dict[str, Callable[[], SendCommand]]] = {
     "queue": commands.Send,
@@ -128,7 +81,7 @@ class ServiceDependencies:
     store: Store
     feed: Feed
     records: RecordStore
-    limits: StoreLimits
+    limits: payloads.StoreLimits
     models: Sequence[str] = ()
     default_model: str | None = None
     check_model: Callable[[str], None] | None = None
@@ -153,36 +106,36 @@ class LocalService:
     ) -> None:
         self.readings = dependencies.readings
         self._dependencies = dependencies
-        self._store = dependencies.store
+        self.store = dependencies.store
         self._feed = dependencies.feed
         self._records = dependencies.records
-        self._access = Access(dependencies.store, dependencies.shares)
+        self.access = Access(dependencies.store, dependencies.shares)
         self._user_id = user_id
         self._user = user
         self._is_admin = is_admin
-        self._key: IdempotencyKey | None = None
+        self.key: IdempotencyKey | None = None
         self.files = LocalFiles(dependencies.files, self.get_user_id, dependencies.shares)
 
     async def get_user_id(self, *, create: bool = False) -> str:
         """Whoever stores something, or waits for it, creates a missing user. Reading does not: a name may be a typo."""
         if self._user_id is None:
             name = self._user or ""
-            self._user_id = await (self._store.ensure_user(name) if create else self._store.find_user(name))
+            self._user_id = await (self.store.ensure_user(name) if create else self.store.find_user(name))
         return self._user_id or NOBODY
 
     async def once(self, key: str, *, route: str, body_hash: bytes) -> Self:
         """The same service for one request that may be repeated: its command is carried out once."""
         repeatable = copy(self)
-        repeatable._key = IdempotencyKey(await self.get_user_id(create=True), key, route, body_hash)
+        repeatable.key = IdempotencyKey(await self.get_user_id(create=True), key, route, body_hash)
         return repeatable
 
     # --- chats ---
 
-    async def create_chat(self, body: CreateChat) -> CreatedChat:
-        check_body(replace(body, message=None), "The chat was not created")
+    async def create_chat(self, body: inputs.CreateChat) -> shapes.CreatedChat:
+        inputs.check_body(replace(body, message=None), "The chat was not created")
         check_parameters(body.parameters or {})
-        blocks = [] if body.message is None else to_blocks(body.message)
-        new = NewChat(
+        blocks = [] if body.message is None else inputs.to_blocks(body.message)
+        new = payloads.NewChat(
             owner_id=await self.get_user_id(create=True),
             blocks=blocks,
             model=body.model,
@@ -193,19 +146,19 @@ class LocalService:
             tools=None if body.tools is None else [tool.to_spec() for tool in body.tools],
         )
 
-        def describe(outcome: Outcome) -> CreatedChat:
-            return CreatedChat(
+        def describe(outcome: Outcome) -> shapes.CreatedChat:
+            return shapes.CreatedChat(
                 id=outcome.chat_id,
                 status=str(outcome.status),
                 turn=outcome.turn_id,
-                cursor=write_cursor(outcome),
+                cursor=answers.write_cursor(outcome),
                 title=new.suggested_title if new.title is None else new.title,
                 model=new.model,
                 message=outcome.messages[0].id if outcome.messages else None,
             )
 
         command = commands.Create(with_message=body.message is not None)
-        return await self._execute(new_id("chat"), command, new, describe, CreatedChat)
+        return await self.execute(new_id("chat"), command, new, describe, shapes.CreatedChat)
 
     async def list_chats(
         self,
@@ -218,7 +171,7 @@ class LocalService:
         shared: bool = False,
         limit: int = 50,
         cursor: str | None = None,
-    ) -> ChatPage:
+    ) -> shapes.ChatPage:
         if shared:
             return await self.lists.list_shared(limit=limit)
         wanted = ChatFilter(archived=archived, label=label, pinned=pinned, unread=unread)
@@ -226,49 +179,51 @@ class LocalService:
 
     @property
     def lists(self) -> LocalLists:
-        return LocalLists(self._dependencies, self.get_user_id, self._key, access=self._access, is_admin=self._is_admin)
+        return LocalLists(self._dependencies, self.get_user_id, self.key, access=self.access, is_admin=self._is_admin)
 
     async def check_chat(self, chat_id: str) -> None:
-        await self._access.check_read(chat_id, await self.get_user_id())
+        await self.access.check_read(chat_id, await self.get_user_id())
 
-    async def _check_owner(self, chat_id: str) -> None:
-        await self._access.check_owner(chat_id, await self.get_user_id())
+    async def check_owner(self, chat_id: str) -> None:
+        await self.access.check_owner(chat_id, await self.get_user_id())
 
     async def get_status(self, chat_id: str) -> str:
         await self.check_chat(chat_id)
-        return (await self._store.status(chat_id)).status
+        return (await self.store.status(chat_id)).status
 
-    async def get_chat(self, chat_id: str) -> ChatDetails:
-        share_id = await self._access.check_read(chat_id, await self.get_user_id())
-        details = msgspec.json.decode(encode(await self._feed.snapshot(chat_id)), type=ChatDetails)
-        beside = await self._store.extras(chat_id, await self.get_user_id())
+    async def get_chat(self, chat_id: str) -> shapes.ChatDetails:
+        share_id = await self.access.check_read(chat_id, await self.get_user_id())
+        details = msgspec.json.decode(encode(await self._feed.snapshot(chat_id)), type=shapes.ChatDetails)
+        beside = await self.store.extras(chat_id, await self.get_user_id())
         details = replace(details, **msgspec.structs.asdict(beside))
         return details if share_id is None else show_chat(details)
 
-    async def update_chat(self, chat_id: str, body: ChatChanges) -> UpdatedChat:
-        check_body(body, "The chat has not changed")
+    async def update_chat(self, chat_id: str, body: inputs.ChatChanges) -> shapes.UpdatedChat:
+        inputs.check_body(body, "The chat has not changed")
         self.check_model(body.model if isinstance(body.model, str) else None)
         check_parameters(body.parameters or {})
         archived = None if body.archived is msgspec.UNSET else body.archived
         return await self.patch_chat(chat_id, _to_patch(body), archived=archived)
 
-    async def patch_chat(self, chat_id: str, patch: ChatPatch, *, archived: bool | None = None) -> UpdatedChat:
+    async def patch_chat(
+        self, chat_id: str, patch: payloads.ChatPatch, *, archived: bool | None = None
+    ) -> shapes.UpdatedChat:
         """Carry out an update that was checked."""
         self.check_tools(patch.tools)
         user_id = await self.get_user_id()
-        update = partial(self._store.update, chat_id, patch, archived=archived, user_id=user_id)
-        async with self._access.explained(chat_id, user_id):
-            return await perform_once(self._key, update, describe_updated, UpdatedChat)
+        update = partial(self.store.update, chat_id, patch, archived=archived, user_id=user_id)
+        async with self.access.raise_read_only(chat_id, user_id):
+            return await answers.perform_once(self.key, update, answers.describe_updated, shapes.UpdatedChat)
 
     async def delete_chat(self, chat_id: str) -> None:
-        await self._execute(chat_id, commands.Delete(), None, describe_nothing, NoneType)
+        await self.execute(chat_id, commands.Delete(), None, answers.describe_nothing, NoneType)
 
-    async def fork_chat(self, chat_id: str, body: Fork) -> CreatedChat:
+    async def fork_chat(self, chat_id: str, body: inputs.Fork) -> shapes.CreatedChat:
         user_id = await self.get_user_id()
-        named = (check_name(chat_id), check_name(body.message_id))
-        fork = partial(self._store.fork, *named, new_chat_id=new_id("chat"), owner_id=user_id, user_id=user_id)
-        async with self._access.explained(chat_id, user_id):
-            return await perform_once(self._key, fork, describe_copy, CreatedChat)
+        named = (answers.check_name(chat_id), answers.check_name(body.message_id))
+        fork = partial(self.store.fork, *named, new_chat_id=new_id("chat"), owner_id=user_id, user_id=user_id)
+        async with self.access.raise_read_only(chat_id, user_id):
+            return await answers.perform_once(self.key, fork, answers.describe_copy, shapes.CreatedChat)
 
     # --- messages ---
 
@@ -280,98 +235,105 @@ class LocalService:
         after: str | None = None,
         limit: int = 50,
         as_guest: bool = False,
-    ) -> MessagePage:
+    ) -> shapes.MessagePage:
         """`as_guest`: as in `open_reader`."""
-        share_id = await self._access.check_read(chat_id, await self.get_user_id())
+        share_id = await self.access.check_read(chat_id, await self.get_user_id())
         as_guest = as_guest or share_id is not None
-        positions = await self._store.positions([chat_id])  # first, so that reading from there misses nothing
-        named = {"before": before and check_name(before), "after": after and check_name(after)}
-        page = await self._store.page(chat_id, **named, limit=limit, only_active=as_guest)
-        shown = MessagePage(
+        positions = await self.store.positions([chat_id])  # first, so that reading from there misses nothing
+        named = {"before": before and answers.check_name(before), "after": after and answers.check_name(after)}
+        page = await self.store.page(chat_id, **named, limit=limit, only_active=as_guest)
+        shown = shapes.MessagePage(
             cursor=Cursors(chat_id).write(positions.get(chat_id, BEGINNING)),
-            items=msgspec.json.decode(encode(page.items), type=list[ChatMessage]),
+            items=msgspec.json.decode(encode(page.items), type=list[shapes.ChatMessage]),
             next=page.items[0].id if page.has_more and page.items else None,
             previous=page.items[-1].id if page.has_newer and page.items else None,
         )
         return show_messages(shown) if as_guest else shown
 
-    async def send(self, chat_id: str, body: NewMessage) -> Accepted:
-        check_if_busy(body.if_busy)
+    async def send(self, chat_id: str, body: inputs.NewMessage) -> shapes.Accepted:
+        inputs.check_if_busy(body.if_busy)
         blocks = body.to_blocks()
-        payload = UserInput(blocks=blocks, model=body.model, suggested_title=extract_title(blocks))
+        payload = payloads.UserInput(blocks=blocks, model=body.model, suggested_title=extract_title(blocks))
         return await self._accept(chat_id, _SENDS[body.if_busy](), payload)
 
-    async def edit(self, chat_id: str, message_id: str, body: EditedMessage) -> Accepted:
-        payload = UserInput(blocks=body.to_blocks(), model=body.model)
+    async def edit(self, chat_id: str, message_id: str, body: inputs.EditedMessage) -> shapes.Accepted:
+        payload = payloads.UserInput(blocks=body.to_blocks(), model=body.model)
         return await self._accept(chat_id, commands.Edit(message_id=message_id), payload)
 
-    async def regenerate(self, chat_id: str, message_id: str, body: TurnRequest = SAME_MODEL) -> Accepted:
-        return await self._accept(chat_id, commands.Regenerate(message_id=message_id), ModelChoice(model=body.model))
+    async def regenerate(
+        self, chat_id: str, message_id: str, body: inputs.TurnRequest = inputs.SAME_MODEL
+    ) -> shapes.Accepted:
+        return await self._accept(
+            chat_id, commands.Regenerate(message_id=message_id), payloads.ModelChoice(model=body.model)
+        )
 
-    async def switch_branch(self, chat_id: str, body: BranchTarget) -> Accepted:
+    async def switch_branch(self, chat_id: str, body: inputs.BranchTarget) -> shapes.Accepted:
         return await self._accept(chat_id, commands.SwitchBranch(message_id=body.message_id, exact=body.exact))
 
     async def get_tree(self, chat_id: str) -> MessageTree:
-        share_id = await self._access.check_read(chat_id, await self.get_user_id())
-        tree = await self._store.tree(chat_id)
+        share_id = await self.access.check_read(chat_id, await self.get_user_id())
+        tree = await self.store.tree(chat_id)
         return tree if share_id is None else show_tree(tree)
 
     # --- turns ---
 
-    async def interrupt(self, chat_id: str, body: Interruption = STOP_NOW) -> InterruptResult:
+    async def interrupt(self, chat_id: str, body: inputs.Interruption = inputs.STOP_NOW) -> shapes.InterruptResult:
         return await self._stop(chat_id, body.turn, body.wait_s)
 
-    async def interrupt_and_wait(self, chat_id: str, *, turn: str | None = None) -> InterruptResult:
+    async def interrupt_and_wait(self, chat_id: str, *, turn: str | None = None) -> shapes.InterruptResult:
         return await self._stop(chat_id, turn, None)
 
-    async def _stop(self, chat_id: str, turn: str | None, wait_s: float | None) -> InterruptResult:
+    async def _stop(self, chat_id: str, turn: str | None, wait_s: float | None) -> shapes.InterruptResult:
         describe = partial(describe_stop, turn=turn)
-        stop = await self._execute(chat_id, commands.Interrupt(turn_id=turn), None, describe, Stop)
+        stop = await self.execute(chat_id, commands.Interrupt(turn_id=turn), None, describe, Stop)
         if wait_s != 0:
             stop = await wait_for_end(self._feed, chat_id, stop, wait_s=wait_s)
         return stop.result
 
-    async def retry(self, chat_id: str, body: TurnRequest = SAME_MODEL) -> Accepted:
-        return await self._accept(chat_id, commands.Retry(), ModelChoice(model=body.model))
+    async def retry(self, chat_id: str, body: inputs.TurnRequest = inputs.SAME_MODEL) -> shapes.Accepted:
+        return await self._accept(chat_id, commands.Retry(), payloads.ModelChoice(model=body.model))
 
-    async def continue_(self, chat_id: str, body: TurnRequest = SAME_MODEL) -> Accepted:
-        return await self._accept(chat_id, commands.Continue(), ModelChoice(model=body.model))
+    async def continue_(self, chat_id: str, body: inputs.TurnRequest = inputs.SAME_MODEL) -> shapes.Accepted:
+        return await self._accept(chat_id, commands.Continue(), payloads.ModelChoice(model=body.model))
 
-    async def compact(self, chat_id: str) -> Accepted:
+    async def compact(self, chat_id: str) -> shapes.Accepted:
         return await self._accept(chat_id, commands.Compact())
 
-    async def submit_tool_results(self, chat_id: str, body: ToolResultsRequest) -> Accepted:
+    async def submit_tool_results(self, chat_id: str, body: inputs.ToolResultsRequest) -> shapes.Accepted:
         results = [result.to_result() for result in body.results]
         command = commands.ToolResults(call_ids=tuple(result.call_id for result in results), turn_id=body.turn)
         return await self._accept(chat_id, command, await self.cut_results(chat_id, results))
 
-    async def cut_results(self, chat_id: str, results: Sequence[ToolResult]) -> ToolResultsInput:
-        dependencies = self._dependencies
-        return await cut_results(
-            chat_id,
-            results,
-            store=self._store,
-            limits=dependencies.limits,
-            find_window=dependencies.find_window,
-        )
+    async def cut_results(self, chat_id: str, results: Sequence[ToolResult]) -> payloads.ToolResultsInput:
+        """Their text, within what the model that gets them can take: that of the open turn."""
+        rendered = [replace(result, output=render_output(result.output)) for result in results]
+        payloads.check_payload(payloads.ToolResultsInput(results=rendered), self._dependencies.limits)
+        if all(len(result.output.encode()) <= _ALWAYS_KEPT_BYTES for result in rendered):
+            return payloads.ToolResultsInput(results=rendered)
+        find_window, window = self._dependencies.find_window, None
+        if find_window is not None:
+            with suppress(NotFound):  # the command says so, or answers a repeated request
+                window = await asyncio.to_thread(find_window, (await self.store.status(chat_id)).model)
+        cut = [replace(result, output=cut_text(result.output, limit_for(window)).text) for result in rendered]
+        return payloads.ToolResultsInput(results=cut)
 
     # --- the queue ---
 
-    async def list_queue(self, chat_id: str) -> QueuePage:
-        await self._check_owner(chat_id)
-        return QueuePage(items=await self._store.queue(chat_id))
+    async def list_queue(self, chat_id: str) -> shapes.QueuePage:
+        await self.check_owner(chat_id)
+        return shapes.QueuePage(items=await self.store.queue(chat_id))
 
-    async def edit_queued(self, chat_id: str, queued_id: str, body: MessageContent) -> Accepted:
-        payload = QueuedInput(blocks=body.to_blocks())
+    async def edit_queued(self, chat_id: str, queued_id: str, body: inputs.MessageContent) -> shapes.Accepted:
+        payload = payloads.QueuedInput(blocks=body.to_blocks())
         return await self._accept(chat_id, commands.EditQueued(queued_id=queued_id), payload)
 
     async def delete_queued(self, chat_id: str, queued_id: str) -> None:
         await self._accept(chat_id, commands.DeleteQueued(queued_id=queued_id))
 
-    async def reorder_queue(self, chat_id: str, body: QueueOrder) -> Accepted:
+    async def reorder_queue(self, chat_id: str, body: inputs.QueueOrder) -> shapes.Accepted:
         return await self._accept(chat_id, commands.ReorderQueue(queued_ids=tuple(body.ids)))
 
-    async def promote_queued(self, chat_id: str, queued_id: str) -> Accepted:
+    async def promote_queued(self, chat_id: str, queued_id: str) -> shapes.Accepted:
         return await self._accept(chat_id, commands.PromoteQueued(queued_id=queued_id))
 
     # --- events, attempts and runs ---
@@ -398,7 +360,7 @@ class LocalService:
             try:
                 reader = await stack.enter_async_context(self._feed.open(chat_id, after, user_id=user_id, show=show))
             except NotFound:
-                share_id = await self._access.find_share(chat_id, user_id)
+                share_id = await self.access.find_share(chat_id, user_id)
                 if share_id is None:
                     raise
                 reader = await stack.enter_async_context(self._feed.open(chat_id, after, show=show_event))
@@ -406,30 +368,30 @@ class LocalService:
 
     async def list_attempts(
         self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
-    ) -> AttemptPage:
-        await self._check_owner(chat_id)
-        load = partial(self._store.attempts, chat_id)
-        items, older, newer = await load_page(load, before=before, after=after, limit=limit)
-        return AttemptPage(items=items, next=older, previous=newer)
+    ) -> shapes.AttemptPage:
+        await self.check_owner(chat_id)
+        load = partial(self.store.attempts, chat_id)
+        return await answers.load_page(shapes.AttemptPage, load, before=before, after=after, limit=limit)
 
     async def list_runs(
         self, chat_id: str, *, before: str | None = None, after: str | None = None, limit: int = 50
-    ) -> RunPage:
-        await self._check_owner(chat_id)
+    ) -> shapes.RunPage:
+        await self.check_owner(chat_id)
         load = partial(self._records.list_runs, chat_id)
-        items, older, newer = await load_page(load, before=before, after=after, limit=limit)
-        return RunPage(items=items, next=older, previous=newer)
+        return await answers.load_page(shapes.RunPage, load, before=before, after=after, limit=limit)
 
     async def get_run(self, chat_id: str, run_id: str) -> RunTree:
-        await self._check_owner(chat_id)
-        run = await self._records.load_tree(chat_id, check_name(run_id))
+        await self.check_owner(chat_id)
+        run = await self._records.load_tree(chat_id, answers.check_name(run_id))
         if run is None:
             raise NotFound("Run not found in this chat.")
         return run
 
-    async def list_models(self) -> ModelPage:
+    async def list_models(self) -> shapes.ModelPage:
         default = self._dependencies.default_model
-        return ModelPage(items=[ModelEntry(id=name, default=name == default) for name in self._dependencies.models])
+        return shapes.ModelPage(
+            items=[shapes.ModelEntry(id=name, default=name == default) for name in self._dependencies.models]
+        )
 
     # --- commands ---
 
@@ -448,10 +410,10 @@ class LocalService:
             if tool.name in self._dependencies.tools:
                 raise Invalid(f"tools: the server has a tool named {tool.name!r}. Rename yours.")
 
-    async def _accept(self, chat_id: str, command: C, payload: Payload[C] | None = None) -> Accepted:
-        return await self._execute(chat_id, command, payload, describe_accepted, Accepted)
+    async def _accept(self, chat_id: str, command: C, payload: Payload[C] | None = None) -> shapes.Accepted:
+        return await self.execute(chat_id, command, payload, answers.describe_accepted, shapes.Accepted)
 
-    async def _execute(
+    async def execute(
         self,
         chat_id: str,
         command: C,
@@ -462,10 +424,10 @@ class LocalService:
         """Carry out a command; if this request was made before, return its stored response."""
         self.check_model(getattr(payload, "model", None))
         self.check_tools(getattr(payload, "tools", None))
-        execute = partial(self._store.execute, chat_id, command, payload, user_id=await self.get_user_id())
-        return await self._perform(chat_id, command, execute, describe, result_type)
+        execute = partial(self.store.execute, chat_id, command, payload, user_id=await self.get_user_id())
+        return await self.perform(chat_id, command, execute, describe, result_type)
 
-    async def _perform(
+    async def perform(
         self,
         chat_id: str,
         command: Command,
@@ -479,19 +441,19 @@ class LocalService:
             try:
                 await self._dependencies.budget.check(user_id, command)
             except RateLimited:
-                stored = None if self._key is None else await self._store.find_response(self._key)
+                stored = None if self.key is None else await self.store.find_response(self.key)
                 if stored is None:
                     raise
                 return msgspec.json.decode(stored.body, type=result_type)  # it was made before the limit was reached
-        async with self._access.explained(chat_id, user_id):
-            return await perform_once(self._key, write, describe, result_type)
+        async with self.access.raise_read_only(chat_id, user_id):
+            return await answers.perform_once(self.key, write, describe, result_type)
 
 
-def _to_patch(changes: ChatChanges) -> ChatPatch:
+def _to_patch(changes: inputs.ChatChanges) -> payloads.ChatPatch:
     given = {name: value for name, value in msgspec.structs.asdict(changes).items() if value is not msgspec.UNSET}
     given.pop("archived", None)
     if "system" in given:
         given["system_prompt"] = given.pop("system")
     if isinstance(changes.tools, list):
         given["tools"] = [tool.to_spec() for tool in changes.tools]
-    return ChatPatch(**given)
+    return payloads.ChatPatch(**given)

@@ -112,20 +112,10 @@ def show_file(file: ChatFile) -> ChatFile:
         return message_id if message_id in active else None
 
     messages: list[FileMessage] = [
-        replace(
-            message,
-            parent_id=find_shown(message.parent_id),
-            continues=find_shown(message.continues),
-        )
+        replace(message, parent_id=find_shown(message.parent_id), continues=find_shown(message.continues))
         for message in file.messages
         if message.id in active and message.id not in above
     ]
     return replace(
-        file,
-        head=find_shown(file.head),
-        messages=messages,
-        labels=[],
-        system=None,
-        parameters=None,
-        tools=None,
+        file, head=find_shown(file.head), messages=messages, labels=[], system=None, parameters=None, tools=None
     )

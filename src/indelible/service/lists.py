@@ -33,18 +33,8 @@ from indelible.content import Block, File, ResultOutcome, Source, Text, ToolCall
 from indelible.errors import Invalid, NotPermitted, TooLarge
 from indelible.feed import ListReader, Reader
 from indelible.models.protocol import check_parameters
+from indelible.service import answers
 from indelible.service.access import Access
-from indelible.service.answers import (
-    check_search,
-    describe_copy,
-    describe_nothing,
-    perform_once,
-    read_list_cursor,
-    read_search_cursor,
-    split_either,
-    write_list_cursor,
-    write_place,
-)
 from indelible.service.guests import show_event, show_file
 from indelible.store.outcome import IdempotencyKey
 from indelible.store.queries.listing import ChatFilter
@@ -89,28 +79,28 @@ class LocalLists:
     async def list_chats(
         self, wanted: ChatFilter, *, search: str | None = None, limit: int = 50, cursor: str | None = None
     ) -> ChatPage:
-        if check_search(search):
+        if answers.check_search(search):
             return await self._search(search or "", wanted, limit, cursor)
-        place = None if cursor is None else read_list_cursor(cursor)
+        place = None if cursor is None else answers.read_list_cursor(cursor)
         is_backward = place is not None and place.backward
         found = await self._store.list_chats(await self._get_user_id(), wanted=wanted, after=place, limit=limit + 1)
-        items, has_more = split_either(found, limit, is_backward=is_backward)
+        items, has_more = answers.split_either(found, limit, is_backward=is_backward)
         if not items:
             return ChatPage(items=[], next=None)
         has_next, has_previous = (True, has_more) if is_backward else (has_more, place is not None)
         return ChatPage(
             items=items,
-            next=write_list_cursor(items[-1]) if has_next else None,
-            previous=write_list_cursor(items[0], backward=True) if has_previous else None,
+            next=answers.write_list_cursor(items[-1]) if has_next else None,
+            previous=answers.write_list_cursor(items[0], backward=True) if has_previous else None,
         )
 
     async def _search(self, text: str, wanted: ChatFilter, limit: int, cursor: str | None) -> ChatPage:
-        place = None if cursor is None else read_search_cursor(cursor)
+        place = None if cursor is None else answers.read_search_cursor(cursor)
         page = await self._store.search(await self._get_user_id(), text, wanted=wanted, cursor=place, limit=limit)
         return ChatPage(
             items=page.items,
-            next=None if page.next is None else write_place(page.next),
-            previous=None if page.previous is None else write_place(page.previous),
+            next=None if page.next is None else answers.write_place(page.next),
+            previous=None if page.previous is None else answers.write_place(page.previous),
         )
 
     async def list_shared(self, *, limit: int) -> ChatPage:
@@ -121,8 +111,8 @@ class LocalLists:
         check_body(body, "The chat was not marked as read")
         user_id = await self._get_user_id()
         mark = partial(self._store.mark_read, chat_id, user_id, body.seq)
-        async with self._access.explained(chat_id, user_id):
-            await perform_once(self._key, mark, describe_nothing, NoneType)
+        async with self._access.raise_read_only(chat_id, user_id):
+            await answers.perform_once(self._key, mark, answers.describe_nothing, NoneType)
 
     async def get_draft(self, chat_id: str) -> Draft:
         await self._check_chat(chat_id)
@@ -135,7 +125,7 @@ class LocalLists:
         if size_bytes > limit:
             raise TooLarge(f"Draft too long: {size_bytes:,} bytes (limit {limit:,}).")
         save = partial(self._store.save_draft, chat_id, await self._get_user_id(create=bool(text)), text)
-        await perform_once(self._key, save, describe_nothing, NoneType)
+        await answers.perform_once(self._key, save, answers.describe_nothing, NoneType)
 
     async def export_chat(self, chat_id: str, format: ExportFormat = "json") -> bytes:
         user_id = await self._get_user_id()
@@ -150,7 +140,7 @@ class LocalLists:
     async def import_chat(self, content: bytes) -> CreatedChat:
         file = self._check_file(await asyncio.to_thread(parse_file, content))
         write = partial(self._store.import_chat, file, owner_id=await self._get_user_id(create=True))
-        return await perform_once(self._key, write, describe_copy, CreatedChat)
+        return await answers.perform_once(self._key, write, answers.describe_copy, CreatedChat)
 
     def _check_file(self, file: ChatFile) -> ChatFile:
         """The file, reduced to a chat that could have been made here: users can write such a file themselves.
@@ -230,8 +220,6 @@ _RESULTS: Final[dict[ResultOutcome, str]] = {
     "not_run": "Not run",
     "unknown": "Outcome unknown",
 }
-
-
 _FENCES: Final = re.compile(r"`{3,}")
 
 

@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from indelible.api.events import Position
+from indelible.api.events import BUSY, Position
 from indelible.api.inputs import EditedMessage, IfBusy, NewMessage, TurnRequest, to_blocks
 from indelible.api.shapes import Accepted, ChatMessage
 from indelible.content import Block, Message, ToolResult, ToolSpec, encode
@@ -51,7 +51,6 @@ from indelible.store.queries.turn_facts import TurnFacts
 
 _QUEUED: Final = "Messages are queued behind a reply that failed. Retry it or delete them, on the page or with /api/v1."
 _CHAT_ID: Final = re.compile(f"chat_{ULID}")
-_BUSY: Final = ("running", "interrupting", "pending")
 _EVENTS_AT_ONCE: Final = 100
 PATH_AT_ONCE: Final = 200
 
@@ -117,19 +116,19 @@ class TurnService:
 
     def __init__(self, service: LocalService) -> None:
         self.service = service
-        self._store = service._store
+        self._store = service.store
         self._owned: set[str] = set()
 
     async def named(self, *content: str) -> TurnService:
         """The same for a request that its content names, if it has no key: two that are the same start one turn."""
-        if self.service._key is not None:
+        if self.service.key is not None:
             return self
         key = hashlib.blake2b(encode(content), digest_size=32).hexdigest()
         return TurnService(await self.service.once(key, route="", body_hash=b""))
 
     async def _check_owner(self, chat_id: str) -> None:
         if chat_id not in self._owned:
-            await self.service._check_owner(chat_id)
+            await self.service.check_owner(chat_id)
             self._owned.add(chat_id)
 
     # --- names ---
@@ -182,7 +181,7 @@ class TurnService:
             request=request,
         )
         command = commands.Create(with_message=bool(given.blocks))
-        return await self.service._execute(chat_id, command, new, _describe_start, TurnStart)
+        return await self.service.execute(chat_id, command, new, _describe_start, TurnStart)
 
     async def add_messages(self, chat_id: str, history: Sequence[Message]) -> list[ChatMessage]:
         """Add messages that were said elsewhere to the end of a chat, and answer nothing; returns them as stored."""
@@ -190,7 +189,7 @@ class TurnService:
         if not history:
             raise Invalid("items: there is nothing to add.")
         added = AddedHistory(history=list(history), suggested_title=find_first_words(history))
-        ids = await self.service._execute(chat_id, commands.AddMessages(), added, _list_added, list[str])
+        ids = await self.service.execute(chat_id, commands.AddMessages(), added, _list_added, list[str])
         return await self.list_path(chat_id, upto=ids[-1], limit=len(ids))
 
     async def set_metadata(self, chat_id: str, metadata: dict[str, str]) -> dict[str, str]:
@@ -220,7 +219,7 @@ class TurnService:
             return found
 
     async def _find_start(self) -> TurnStart | None:
-        key = self.service._key
+        key = self.service.key
         stored = None if key is None else await self._store.find_response(key)
         return None if stored is None else msgspec.json.decode(stored.body, type=TurnStart)
 
@@ -244,10 +243,10 @@ class TurnService:
         try:
             return await self._continue(chat_id, commands.Send(), message, patch=settings, fork=fork)
         except NotAllowed as refused:
-            if refused.state not in _BUSY:
+            if refused.state not in BUSY:
                 raise
             state = await self.service.get_status(chat_id)
-            detail = "Another response of this conversation is running." if state in _BUSY else _QUEUED
+            detail = "Another response of this conversation is running." if state in BUSY else _QUEUED
             raise NotAllowed(command=refused.command, state=state, detail=detail) from refused
 
     async def submit(
@@ -282,7 +281,7 @@ class TurnService:
             check_parameters(patch.parameters)
         given = partial(self._store.continue_chat, chat_id, message, results=results, patch=patch, fork=fork)
         write = partial(given, user_id=await service.get_user_id())
-        return await service._perform(chat_id, command, write, _describe_start, TurnStart)
+        return await service.perform(chat_id, command, write, _describe_start, TurnStart)
 
     async def interject(
         self, chat_id: str, blocks: Sequence[Block], *, if_busy: IfBusy, model: str | None = None
@@ -305,7 +304,7 @@ class TurnService:
     async def turn_facts(self, chat_id: str, seq: int) -> TurnFacts:
         """What the turn that begins at this position answers, how it does, and its chat now. One read."""
         user_id = await self.service.get_user_id()
-        async with self.service._access.explained(chat_id, user_id):
+        async with self.service.access.raise_read_only(chat_id, user_id):
             facts = await self._store.turn_facts(chat_id, seq)
             if facts.owner_id != user_id:
                 raise ChatNotFound
@@ -352,7 +351,7 @@ class TurnService:
         """The start of the turn that runs; None if none does. It may have waited for results meanwhile."""
         await self._check_owner(chat_id)
         now = await self._store.status(chat_id)
-        if now.status not in _BUSY or now.turn_id is None:
+        if now.status not in BUSY or now.turn_id is None:
             return None
         first, seq, answered = now.seq, now.seq, 0
         while seq > 0:

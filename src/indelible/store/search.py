@@ -11,8 +11,8 @@ There are two ways to the newest matches: walk the user's entries from the newes
 full-text index find the matches. The first is right for frequent words, the second for rare ones, and each is slow
 where the other is right: for the last word of a query, a prefix, SQLite's FTS5 collects all matches first; PostgreSQL's
 GIN index has no order, and its planner assumes that matches are spread evenly. So there are two statements
-(docs/lists.md has the numbers). The first looks at the user's newest entries only, at most `RECENT` of them. If they do
-not have enough matches, the words are not frequent, and the index finds the older ones. PostgreSQL is kept from
+(docs/performance.md has the numbers). The first looks at the user's newest entries only, at most `RECENT` of them. If
+they do not have enough matches, the words are not frequent, and the index finds the older ones. PostgreSQL is kept from
 choosing again: by `OFFSET 0` in the first, by `MATERIALIZED` in the second, and by `force_custom_plan`.
 
 Must stay true (tests/store/test_search.py): no chat of another user is found; pages forward and backward are the list,

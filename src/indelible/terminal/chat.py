@@ -23,7 +23,7 @@ import shlex
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from rich.console import Console
 from rich.text import Text as StyledText
@@ -44,6 +44,7 @@ from indelible.terminal.widgets import disarm
 _LATE_STOP_S: Final = 1.0
 _SEARCHED_MESSAGES: Final = 50
 _NONE: Final = "-"
+_STOPPING: Final = "Stopping the reply. Press Ctrl-C again to exit without waiting for it."
 
 
 class Keyboard(Protocol):
@@ -68,6 +69,7 @@ class TerminalChat:
         self._keyboard = keyboard
         self._view: FeedView | None = None
         self._presses: Presses | None = None
+        self._screen: Screen | None = None
         self._replied_at_s = -math.inf
         self._is_leaving = False
 
@@ -87,10 +89,12 @@ class TerminalChat:
             self._note("Chat saved. Resume it with: indelible chat --resume")
 
     def _receive_ctrl_c(self) -> None:
-        if self._presses is not None:
-            self._presses.add()
-        else:
+        if self._presses is None:
             self._keyboard.interrupt()
+            return
+        self._presses.add()
+        if self._screen is not None:  # a server that is away may take long to stop it
+            self._screen.announce(_STOPPING)
 
     async def _read_line(self) -> str | None:
         """What the user types next; None when they leave."""
@@ -108,8 +112,8 @@ class TerminalChat:
     async def _handle(self, line: str) -> None:
         name, _, rest = line.partition(" ")
         try:
-            if name in COMMANDS:
-                await COMMANDS[name][1](self, rest.strip())
+            if name in self.COMMANDS:
+                await self.COMMANDS[name][1](self, rest.strip())
             elif line.startswith("/") and line[1:].isalpha():
                 self._note(f"Unknown command {line}. Type /help for a list.\n")
             elif line:
@@ -132,7 +136,7 @@ class TerminalChat:
             with hold_keys(sys.stdin):
                 await self._follow(begin, presses)
         finally:
-            self._presses = None
+            self._presses = self._screen = None
         if not presses.first.is_set():
             self._replied_at_s = self._clock.monotonic()
         if self._view is not None and self._view.status == "error":
@@ -142,6 +146,7 @@ class TerminalChat:
         sent = None if begin is None else await begin()
         view = self._require_chat()
         with Screen(self._console, self._clock) as screen:
+            self._screen = screen
             has_ended = await follow_until_stopped(view.follow(screen, sent), view.chat, presses)
         self._is_leaving |= not has_ended
 
@@ -155,7 +160,7 @@ class TerminalChat:
     # --- commands ---
 
     async def _print_help(self, _rest: str) -> None:
-        lines = [f"{name:<12}{meaning}" for name, (meaning, _) in COMMANDS.items()]
+        lines = [f"{name:<12}{meaning}" for name, (meaning, _) in self.COMMANDS.items()]
         keys = "Ctrl-C stops a reply and keeps it. Alt-Enter starts a new line. Ctrl-D exits."
         self._note("\n".join(lines) + f"\n\n{keys}\n")
 
@@ -243,6 +248,20 @@ class TerminalChat:
     async def _leave(self, _rest: str) -> None:
         self._is_leaving = True
 
+    COMMANDS: ClassVar[dict[str, tuple[str, Callable[[TerminalChat, str], Awaitable[None]]]]] = {
+        "/retry": ("retry, or regenerate the last reply", _retry),
+        "/continue": ("continue an interrupted reply where it stopped", _continue),
+        "/edit": ("edit your last message and get a new reply", _edit),
+        "/title": ("rename this chat: /title The keeper of Farrow Head", _set_title),
+        "/model": ("show the model, or choose one: /model openai:gpt-5.1", _choose_model),
+        "/system": ("show the system prompt, or set it: /system Be brief.", _choose_system),
+        "/attach": ("attach files to the next message: /attach photo.png", _attach),
+        "/new": ("start a new chat", _start_new_chat),
+        "/list": ("list your chats", _print_list),
+        "/help": ("show this list", _print_help),
+        "/quit": ("exit, like Ctrl-D", _leave),
+    }
+
     async def _find_last(self, *roles: Role) -> ChatMessage:
         messages = await self._require_chat().chat.messages(limit=_SEARCHED_MESSAGES)
         found = next((message for message in reversed(messages) if message.role in roles), None)
@@ -261,18 +280,3 @@ class TerminalChat:
 
 def _expand(path: str) -> Path:
     return Path(path).expanduser()
-
-
-COMMANDS: Final[dict[str, tuple[str, Callable[[TerminalChat, str], Awaitable[None]]]]] = {
-    "/retry": ("retry, or regenerate the last reply", TerminalChat._retry),
-    "/continue": ("continue an interrupted reply where it stopped", TerminalChat._continue),
-    "/edit": ("edit your last message and get a new reply", TerminalChat._edit),
-    "/title": ("rename this chat: /title The keeper of Farrow Head", TerminalChat._set_title),
-    "/model": ("show the model, or choose one: /model openai:gpt-5.1", TerminalChat._choose_model),
-    "/system": ("show the system prompt, or set it: /system Be brief.", TerminalChat._choose_system),
-    "/attach": ("attach files to the next message: /attach photo.png", TerminalChat._attach),
-    "/new": ("start a new chat", TerminalChat._start_new_chat),
-    "/list": ("list your chats", TerminalChat._print_list),
-    "/help": ("show this list", TerminalChat._print_help),
-    "/quit": ("exit, like Ctrl-D", TerminalChat._leave),
-}

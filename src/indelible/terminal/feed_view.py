@@ -28,31 +28,14 @@ from typing import Any, Final
 
 import msgspec
 
-from indelible.api.events import FeedEvent, LiveReply
-from indelible.api.shapes import Accepted
+from indelible import content
+from indelible.api.events import BUSY, FeedEvent
+from indelible.api.shapes import Accepted, LiveBlocks
 from indelible.app.app import User
 from indelible.app.chat import Chat
 from indelible.clock import Clock
-from indelible.content import (
-    Block,
-    File,
-    Finish,
-    Message,
-    Part,
-    Reasoning,
-    ReasoningDelta,
-    ReasoningEnd,
-    ReasoningStart,
-    Text,
-    TextDelta,
-    TextEnd,
-    TextStart,
-    ToolCall,
-    ToolResult,
-)
 from indelible.feed import Cursors
 
-BUSY: Final = frozenset({"pending", "running", "interrupting"})
 _SHOWN_TURNS: Final = 3
 _CONTINUED_AFTER: Final = frozenset({"crashed", "handed_over", "failed"})
 _JOINED: Final = "joined"
@@ -65,7 +48,7 @@ _UNSENT_STOP_S: Final = 1.0
 class Stage:
     """Where a chat is shown. Each has what it needs of this."""
 
-    def show(self, part: Part) -> None:
+    def show(self, part: content.Part) -> None:
         """A part of the reply."""
 
     def begin_attempt(self) -> None:
@@ -91,16 +74,16 @@ class _Snapshot(msgspec.Struct):
     """The fields used of a snapshot event."""
 
     status: str
-    messages: list[Message]
+    messages: list[content.Message]
     has_more: bool
-    live: LiveReply | None
+    live: LiveBlocks | None
     retry: Any
 
 
 class _MessageEvent(msgspec.Struct):
     """The fields used of a message event."""
 
-    message: Message
+    message: content.Message
     attempt: str | None
     queued: str | None
 
@@ -178,16 +161,16 @@ class FeedView:
             if message.role == "assistant":
                 self._begin_attempt(stage)
                 is_interrupted = _is_continued(message)
-                for part in spell_out(message.blocks, is_open=is_interrupted):
+                for part in to_parts(message.blocks, is_open=is_interrupted):
                     self._show_part(part, stage)
                 if message.reason == "length":
-                    stage.show(Finish(reason="length"))
+                    stage.show(content.Finish(reason="length"))
                 stage.end_attempt(cut=is_interrupted)
             else:
                 self._show_rest(message, stage)
         if snapshot.live is not None:
             self._begin_attempt(stage)
-            for part in spell_out(snapshot.live.blocks, is_open=True):
+            for part in to_parts(snapshot.live.blocks, is_open=True):
                 self._show_part(part, stage)
             self._started = set()
         if snapshot.retry is not None:
@@ -200,18 +183,21 @@ class FeedView:
         self._started = None
         stage.begin_attempt()
 
-    def _show_part(self, part: Part, stage: Stage) -> None:
-        if isinstance(part, ToolResult):
+    def _show_part(self, part: content.Part, stage: Stage) -> None:
+        if isinstance(part, content.ToolResult):
             self._answered.add(part.call_id)
         stage.show(self._connect(part))
 
-    def _connect(self, part: Part) -> Part:
+    def _connect(self, part: content.Part) -> content.Part:
         """Text that continues without a start since we joined started before: it continues where the snapshot ends."""
         if self._started is None:
             return part
-        if isinstance(part, TextStart | ReasoningStart):
+        if isinstance(part, content.TextStart | content.ReasoningStart):
             self._started.add(part.id)
-        elif isinstance(part, TextDelta | TextEnd | ReasoningDelta | ReasoningEnd) and part.id not in self._started:
+        elif (
+            isinstance(part, content.TextDelta | content.TextEnd | content.ReasoningDelta | content.ReasoningEnd)
+            and part.id not in self._started
+        ):
             return msgspec.structs.replace(part, id=_JOINED)
         return part
 
@@ -222,14 +208,14 @@ class FeedView:
         if message.role != "assistant" and not self._typed & {message.id, arrived.queued}:
             self._show_rest(message, stage)
 
-    def _show_rest(self, message: Message, stage: Stage) -> None:
+    def _show_rest(self, message: content.Message, stage: Stage) -> None:
         """Show a message that no model wrote."""
         if message.role == "user":
             stage.quote(describe_blocks(message.blocks))
         elif message.role == "notice":
             stage.note(describe_blocks(message.blocks))
         for block in message.blocks:
-            if isinstance(block, ToolResult) and block.call_id not in self._answered:
+            if isinstance(block, content.ToolResult) and block.call_id not in self._answered:
                 stage.show(block)
 
     def _announce_retry(self, retry: dict[str, Any], stage: Stage) -> None:
@@ -259,42 +245,46 @@ class ChatSetup:
             await chat.update(system=self.system)
 
 
-def spell_out(blocks: Sequence[Block], *, is_open: bool = False) -> Iterator[Part]:
+def to_parts(blocks: Sequence[content.Block], *, is_open: bool = False) -> Iterator[content.Part]:
     """Parts that give these blocks; with `is_open` the last one has not ended."""
     for number, block in enumerate(blocks, start=1):
         has_ended = not is_open or number < len(blocks)
         match block:
-            case Text():
-                yield TextStart(id=_JOINED)
-                yield TextDelta(id=_JOINED, delta=block.text)
+            case content.Text():
+                yield content.TextStart(id=_JOINED)
+                yield content.TextDelta(id=_JOINED, delta=block.text)
                 if has_ended:
-                    yield TextEnd(id=_JOINED)
-            case Reasoning():
-                yield ReasoningStart(id=_JOINED)
-                yield ReasoningDelta(id=_JOINED, delta=block.text)
+                    yield content.TextEnd(id=_JOINED)
+            case content.Reasoning():
+                yield content.ReasoningStart(id=_JOINED)
+                yield content.ReasoningDelta(id=_JOINED, delta=block.text)
                 if has_ended:
-                    yield ReasoningEnd(id=_JOINED)
+                    yield content.ReasoningEnd(id=_JOINED)
             case _:
                 yield block
 
 
-def describe_blocks(blocks: Sequence[Block]) -> str:
+def describe_blocks(blocks: Sequence[content.Block]) -> str:
     """The user's message as text; a file is shown by its name."""
-    texts = [block.text for block in blocks if isinstance(block, Text)]
-    files = [f"[{block.name or block.media_type}]" for block in blocks if isinstance(block, File)]
+    texts = [block.text for block in blocks if isinstance(block, content.Text)]
+    files = [f"[{block.name or block.media_type}]" for block in blocks if isinstance(block, content.File)]
     return "\n".join((*texts, *files))
 
 
-def _get_last_turns(messages: Sequence[Message], count: int) -> Sequence[Message]:
+def _get_last_turns(messages: Sequence[content.Message], count: int) -> Sequence[content.Message]:
     starts = [number for number, message in enumerate(messages) if message.role == "user"]
     return messages[starts[-count] :] if len(starts) >= count else messages
 
 
-def _is_continued(message: Message) -> bool:
+def _is_continued(message: content.Message) -> bool:
     """Whether the model's next text continues the text that this message ends with."""
-    if not message.partial or message.reason not in _CONTINUED_AFTER or not isinstance(message.blocks[-1], Text):
+    if (
+        not message.partial
+        or message.reason not in _CONTINUED_AFTER
+        or not isinstance(message.blocks[-1], content.Text)
+    ):
         return False
-    return not any(isinstance(block, ToolCall) and not block.provider_executed for block in message.blocks)
+    return not any(isinstance(block, content.ToolCall) and not block.provider_executed for block in message.blocks)
 
 
 class _Announcer(logging.Handler):

@@ -32,6 +32,7 @@ from typing import Any, Final, Self, TextIO
 import msgspec
 from rich.console import Console
 
+from indelible.api.events import BUSY
 from indelible.api.inputs import Content
 from indelible.api.shapes import Accepted
 from indelible.app.app import User
@@ -39,7 +40,7 @@ from indelible.app.chat import Chat
 from indelible.clock import Clock
 from indelible.content import Part, ResultOutcome, TextDelta, ToolResult, Usage
 from indelible.errors import Invalid, ModelFailed
-from indelible.terminal.feed_view import BUSY, ChatSetup, FeedView, Presses, Stage, follow_until_stopped, receive_ctrl_c
+from indelible.terminal.feed_view import ChatSetup, FeedView, Presses, Stage, follow_until_stopped, receive_ctrl_c
 from indelible.terminal.reports import to_json
 from indelible.terminal.screen import Screen, hush_echo
 from indelible.terminal.widgets import disarm, disarm_data

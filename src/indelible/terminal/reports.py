@@ -33,9 +33,11 @@ def to_json(value: Any) -> str:
     return json.dumps(msgspec.to_builtins(value))
 
 
-async def search_chats(user: User, words: str, *, limit: int) -> list[str]:
+async def search_chats(user: User, words: str, *, limit: int, as_json: bool = False) -> list[str]:
     """Two lines for each found chat: as in the list, without a number, and where it was found."""
     found = await user.chats(search=words, limit=limit)
+    if as_json:
+        return [to_json(found)]
     if not found:
         return [_NO_MATCH]
     lines = zip(describe_chats(found, numbered=False), map(_describe_match, found), strict=True)
@@ -102,15 +104,13 @@ def align(rows: Sequence[tuple[str, ...]], *, right: int = 0) -> list[str]:
 
 
 LISTED: Final = 20
-
-
 _NO_CHATS: Final = "There are no chats yet. Start one with: indelible chat"
 
 
-async def list_chats(user: User, *, limit: int = LISTED) -> list[str]:
+async def list_chats(user: User, *, limit: int = LISTED, as_json: bool = False) -> list[str]:
     """One line for each chat: number, time of the last update, status, id and title."""
     chats = await user.chats(limit=limit)
-    return describe_chats(chats) or [_NO_CHATS]
+    return [to_json(chats)] if as_json else describe_chats(chats) or [_NO_CHATS]
 
 
 async def find_chat(user: User, name: str | None) -> Chat:

@@ -24,43 +24,24 @@ from rich.live import Live
 from rich.segment import Segment, Segments
 from rich.style import Style
 
+from indelible import content
 from indelible.clock import Clock, Timer
-from indelible.content import (
-    Finish,
-    Part,
-    ReasoningDelta,
-    ReasoningEnd,
-    ReasoningStart,
-    Source,
-    StreamWarning,
-    TextDelta,
-    TextEnd,
-    TextStart,
-    ToolCall,
-    ToolInputDelta,
-    ToolInputStart,
-    ToolProgress,
-    ToolResult,
-    ToolStarted,
-)
+from indelible.terminal import widgets
 from indelible.terminal.feed_view import Stage
-from indelible.terminal.widgets import (
-    Line,
-    TextWidget,
-    ThoughtWidget,
-    ToolWidget,
-    Widget,
-    disarm,
-    make_note,
-    make_quote,
-)
 
 if sys.platform != "win32":
     import termios
 
 _FRAME_S: Final = 1 / 12
-_Speech = TextStart | TextDelta | TextEnd | ReasoningStart | ReasoningDelta | ReasoningEnd
-_ELLIPSIS: Final[Line] = [Segment("…", Style(dim=True))]
+_Speech = (
+    content.TextStart
+    | content.TextDelta
+    | content.TextEnd
+    | content.ReasoningStart
+    | content.ReasoningDelta
+    | content.ReasoningEnd
+)
+_ELLIPSIS: Final[widgets.Line] = [Segment("…", Style(dim=True))]
 
 
 class Screen(Stage):
@@ -72,11 +53,11 @@ class Screen(Stage):
         self._live = Live(
             console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
         )
-        self._pieces: list[Widget] = []
-        self._speech: dict[tuple[type, str], TextWidget | ThoughtWidget] = {}
-        self._tools: dict[str, ToolWidget] = {}
-        self._cut: TextWidget | None = None
-        self._announced: Widget | None = None
+        self._pieces: list[widgets.Widget] = []
+        self._speech: dict[tuple[type, str], widgets.TextWidget | widgets.ThoughtWidget] = {}
+        self._tools: dict[str, widgets.ToolWidget] = {}
+        self._cut: widgets.TextWidget | None = None
+        self._announced: widgets.Widget | None = None
         self._next_frame: Timer | None = None
         self._drawn_at_s = clock.monotonic()
 
@@ -96,19 +77,19 @@ class Screen(Stage):
 
     # --- content of the next frame ---
 
-    def show(self, part: Part) -> None:
+    def show(self, part: content.Part) -> None:
         self._announced = None
         match part:
-            case TextStart() | TextDelta() | TextEnd():
-                self._add_speech(TextWidget, part)
-            case ReasoningStart() | ReasoningDelta() | ReasoningEnd():
-                self._add_speech(ThoughtWidget, part)
-            case Source():
-                self._append(make_note(f"↗ {part.title or part.url or part.id}"))
-            case StreamWarning():
-                self._append(make_note(part.message))
-            case Finish(reason="length"):
-                self._append(make_note("The reply reached the model's length limit."))
+            case content.TextStart() | content.TextDelta() | content.TextEnd():
+                self._add_speech(widgets.TextWidget, part)
+            case content.ReasoningStart() | content.ReasoningDelta() | content.ReasoningEnd():
+                self._add_speech(widgets.ThoughtWidget, part)
+            case content.Source():
+                self._append(widgets.make_note(f"↗ {part.title or part.url or part.id}"))
+            case content.StreamWarning():
+                self._append(widgets.make_note(part.message))
+            case content.Finish(reason="length"):
+                self._append(widgets.make_note("The reply reached the model's length limit."))
             case _:
                 self._add_tool(part)
         self._draw_soon()
@@ -121,9 +102,9 @@ class Screen(Stage):
     def end_attempt(self, *, cut: bool) -> None:
         """Tools may still get results."""
         last = self._pieces[-1] if self._pieces else None
-        self._cut = last if cut and isinstance(last, TextWidget) and not last.finished else None
+        self._cut = last if cut and isinstance(last, widgets.TextWidget) and not last.finished else None
         for piece in self._pieces:
-            if isinstance(piece, TextWidget | ThoughtWidget):
+            if isinstance(piece, widgets.TextWidget | widgets.ThoughtWidget):
                 piece.finished = piece is not self._cut
         self._speech.clear()
         self._remove_fleeting()
@@ -132,7 +113,7 @@ class Screen(Stage):
     def drop_attempt(self) -> None:
         """Discard its thinking. What is printed stays."""
         for piece in self._speech.values():
-            if isinstance(piece, TextWidget):
+            if isinstance(piece, widgets.TextWidget):
                 self._cut = piece
             else:
                 self._pieces.remove(piece)
@@ -140,31 +121,33 @@ class Screen(Stage):
         self._draw_soon()
 
     def quote(self, text: str) -> None:
-        self._add(make_quote(text))
+        self._add(widgets.make_quote(text))
 
     def note(self, text: str) -> None:
-        self._add(make_note(text))
+        self._add(widgets.make_note(text))
 
     def announce(self, text: str) -> None:
-        self._announced = make_note(text)
+        self._announced = widgets.make_note(text)
         self._draw_soon()
 
     # --- parts to pieces ---
 
-    def _add_speech(self, kind: type[TextWidget | ThoughtWidget], part: _Speech) -> None:
+    def _add_speech(self, kind: type[widgets.TextWidget | widgets.ThoughtWidget], part: _Speech) -> None:
         piece = self._speech.get((kind, part.id))
         if piece is None:
             piece = self._speech[kind, part.id] = self._begin_speech(kind)
-        if isinstance(part, TextDelta | ReasoningDelta):
-            piece.text += disarm(part.delta)
-        elif isinstance(part, TextEnd | ReasoningEnd):
+        if isinstance(part, content.TextDelta | content.ReasoningDelta):
+            piece.text += widgets.disarm(part.delta)
+        elif isinstance(part, content.TextEnd | content.ReasoningEnd):
             piece.finished = True
             del self._speech[kind, part.id]
             self._remove_fleeting()
 
-    def _begin_speech(self, kind: type[TextWidget | ThoughtWidget]) -> TextWidget | ThoughtWidget:
+    def _begin_speech(
+        self, kind: type[widgets.TextWidget | widgets.ThoughtWidget]
+    ) -> widgets.TextWidget | widgets.ThoughtWidget:
         piece = kind()
-        if isinstance(piece, ThoughtWidget):
+        if isinstance(piece, widgets.ThoughtWidget):
             piece.fleeting = self._cut is not None
         elif self._cut is not None:
             piece, self._cut = self._cut, None
@@ -176,42 +159,42 @@ class Screen(Stage):
         self._pieces = [
             piece
             for piece in self._pieces
-            if not (isinstance(piece, ThoughtWidget) and piece.fleeting and piece.finished)
+            if not (isinstance(piece, widgets.ThoughtWidget) and piece.fleeting and piece.finished)
         ]
 
-    def _add_tool(self, part: Part) -> None:
+    def _add_tool(self, part: content.Part) -> None:
         match part:
-            case ToolInputStart():
+            case content.ToolInputStart():
                 self._find_tool(part.id, part.name)
-            case ToolInputDelta():
+            case content.ToolInputDelta():
                 self._find_tool(part.id).arguments += part.delta
-            case ToolCall():
+            case content.ToolCall():
                 tool = self._find_tool(part.id, part.name)
                 tool.arguments, tool.state = part.arguments, _describe_state(part)
-            case ToolStarted():
+            case content.ToolStarted():
                 self._find_tool(part.call_id, part.name).state = "running"
-            case ToolProgress():
+            case content.ToolProgress():
                 self._find_tool(part.call_id).state = part.message
-            case ToolResult():
+            case content.ToolResult():
                 tool = self._find_tool(part.call_id, part.name)
                 tool.result, tool.finished = part, True
                 del self._tools[part.call_id]
             case _:
                 pass
 
-    def _find_tool(self, id: str, name: str = "a tool") -> ToolWidget:
+    def _find_tool(self, id: str, name: str = "a tool") -> widgets.ToolWidget:
         if id not in self._tools:
-            self._tools[id] = ToolWidget(name)
+            self._tools[id] = widgets.ToolWidget(name)
             self._append(self._tools[id])
         return self._tools[id]
 
-    def _append(self, piece: Widget) -> None:
+    def _append(self, piece: widgets.Widget) -> None:
         """The reply continues with something other than text: an interrupted text is finished."""
         if self._cut is not None:
             self._cut.finished, self._cut = True, None
         self._pieces.append(piece)
 
-    def _add(self, piece: Widget) -> None:
+    def _add(self, piece: widgets.Widget) -> None:
         """Show something that the model did not write."""
         self._cut = None
         self._finish_open()
@@ -240,7 +223,7 @@ class Screen(Stage):
 
     def _print_finished(self) -> None:
         """Print what is finished, with a blank line after each piece, and draw the rest below it."""
-        finished: list[Line] = []
+        finished: list[widgets.Line] = []
         while self._pieces:
             if lines := self._pieces[0].pop_finished(self._console):
                 finished += [*lines, []]
@@ -257,7 +240,7 @@ class Screen(Stage):
             self._live.update(_join(growing[:-1][-room:] or [_ELLIPSIS]), refresh=True)
 
 
-def _join(lines: list[Line]) -> Segments:
+def _join(lines: list[widgets.Line]) -> Segments:
     return Segments([segment for line in lines for segment in (*line, Segment.line())])
 
 
@@ -277,6 +260,6 @@ def hush_echo(keyboard: TextIO | None) -> Iterator[None]:
         termios.tcsetattr(keyboard, termios.TCSANOW, before)
 
 
-def _describe_state(call: ToolCall) -> str:
+def _describe_state(call: content.ToolCall) -> str:
     """The last progress message of a call, or whether it runs."""
     return call.progress.rpartition("\n")[2] or ("running" if call.started else "waiting")

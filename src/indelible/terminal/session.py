@@ -74,12 +74,12 @@ async def _resume(user: User, name: str | None, setup: ChatSetup) -> Chat:
 
 
 async def _run_in_terminal(user: User, chat: Chat | None, *, where: str, clock: Clock, setup: ChatSetup) -> None:
-    from indelible.terminal.chat import COMMANDS, TerminalChat  # noqa: PLC0415  (a pipe needs no prompt_toolkit)
+    from indelible.terminal.chat import TerminalChat  # noqa: PLC0415  (a pipe needs no prompt_toolkit)
     from indelible.terminal.prompt import Prompt  # noqa: PLC0415
 
     console = Console(highlight=False)
     console.print(StyledText.assemble(("Indelible", "bold"), (f" · {where}", "dim")))
-    meanings = {name: meaning for name, (meaning, _) in COMMANDS.items()}
+    meanings = {name: meaning for name, (meaning, _) in TerminalChat.COMMANDS.items()}
     keyboard = Prompt(meanings, colours=console.color_system is not None)
     await TerminalChat(user, console=console, clock=clock, keyboard=keyboard, setup=setup).run(chat)
 

@@ -31,7 +31,6 @@ from rich.text import Text as StyledText
 from indelible.content import ResultOutcome, ToolResult
 
 Line = list[Segment]
-
 PROMPT: Final = "you › "
 _MARGIN: Final = Segment("┆ ", Style(dim=True))
 _WIDEST_COLUMN: Final = 100

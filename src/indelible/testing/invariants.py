@@ -1,7 +1,7 @@
 """Whether a stored chat is consistent: its rows, read in one snapshot, and what is wrong with them.
 
 `load_chat` reads all rows of a chat; `find_faults` is pure and describes, in sentences, which promises
-the rows break. It is written from docs/store.md and trusts no writer: neither the machine nor the
+the rows break. It is written from docs/architecture.md and trusts no writer: neither the machine nor the
 store. So it can judge a database after any history: random commands, concurrent writers, a crash.
 
 Must stay true: it finds each of these faults in a chat in which it was made by hand, and none in a chat that only the
@@ -201,16 +201,13 @@ def _check_path(stored: StoredChat) -> Iterator[str]:
                 yield f"{provider} would refuse the path: {fault}"
     for at, message in enumerate(path):
         if message.role == "assistant":
-            calls, results = _read_call_ids(message.blocks), list(takewhile(_is_of_tools, path[at + 1 :]))
+            calls = _read_call_ids(message.blocks)
+            results = list(takewhile(lambda each: each.role == "tool", path[at + 1 :]))
             answers = [call_id for result in results for call_id in _read_answered_ids(result.blocks)]
             is_at_the_end = at + 1 + len(results) == len(path) and stored.chat.status not in _BUSY
             unanswered = set() if is_at_the_end else set(calls) - set(answers)
             if unanswered or len(set(answers)) < len(answers) or not set(answers) <= set(calls):
                 yield f"message {message.id} calls {calls}, and what follows it answers {answers}"
-
-
-def _is_of_tools(message: Message) -> bool:
-    return message.role == "tool"
 
 
 def _read_text(blocks: Sequence[Block]) -> str:

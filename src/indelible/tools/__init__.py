@@ -1,7 +1,6 @@
 """Tools: what one is (tool.py), its arguments (schema.py) and its result as text (output.py)."""
 
-from indelible.tools.output import CutText, cut_text, limit_for, render_output
-from indelible.tools.schema import BadArguments
+from indelible.tools.output import BadArguments, CutText, cut_text, limit_for, render_output
 from indelible.tools.tool import Tool, ToolCallRecord, ToolContext, tool
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What a tool returned, as text that a model can be sent.
+"""What a tool returned or raised, as text that a model can be sent.
 
 A tool may return anything; what is stored, published and sent is text that always encodes as UTF-8. So `render_output`
 never raises: text stays as it is, values that hold other values (dicts, lists, models, dataclasses, structs) become
@@ -12,10 +12,14 @@ Then `cut_text` keeps a long text within a limit: two thirds from the head, one 
 tail, and between them a marker that says how many bytes are missing. The limit counts bytes of
 UTF-8 and follows the model's window (`limit_for`); a cut never splits a character.
 
+What people, the model and the log get of an exception is cut first and then redacted, for its message may be 100 MB or
+hold the password of a database: known secrets of the process, values that look like keys, and user names and passwords
+in addresses. The tracebacks in the log are the exception's own, and those of its causes and, if it is a group, of its
+members.
+
 Must stay true (tests/tools/test_tool_output.py, for arbitrary values): `render_output` returns
 text that encodes; a cut text is a head and a tail of the original, within the limit.
-
-What may be called is tool.py; running it, and deciding what is an error, is run.py.
+(tests/tools/test_tool_outcome.py): nothing shows a secret; an iterator that nobody has read is a mistake and no result.
 """
 
 from __future__ import annotations
@@ -25,16 +29,19 @@ import dataclasses
 import json
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 from pydantic import BaseModel
 
 from indelible.content import File
 from indelible.content.unicode import clean_text
+from indelible.errors import TestBroken
 from indelible.files.media_types import SNIFFED_BYTES, find_magic
+from indelible.redaction.redact import redact_addresses
+from indelible.redaction.secrets import redact_keys
 
 _TEXTS: Final = (str, bytes, bytearray, memoryview)
 _BYTES: Final = (bytes, bytearray, memoryview)
@@ -241,7 +248,7 @@ def limit_for(context_tokens: int | None) -> int:
 def cut_text(text: str, limit_bytes: int) -> CutText:
     """Keep the text within the limit, marker included. A limit too small for the marker leaves only that."""
     text = clean_text(text)
-    size_bytes = _count_bytes(text)
+    size_bytes = len(text) if text.isascii() else len(text.encode())  # most large texts are ASCII, and not copied
     if size_bytes <= limit_bytes:
         return CutText(text, 0)
     room = max(0, limit_bytes - len(_mark(size_bytes)))
@@ -258,10 +265,120 @@ def cut_text(text: str, limit_bytes: int) -> CutText:
     return CutText(head[:head_end].decode() + _mark(missing_bytes) + tail[tail_start:].decode(), missing_bytes)
 
 
-def _count_bytes(text: str) -> int:
-    """The length of its UTF-8. Most large texts are ASCII, which Python knows, so they are not copied for it."""
-    return len(text) if text.isascii() else len(text.encode())
-
-
 def _mark(missing_bytes: int) -> str:
     return f"\n\n[{missing_bytes} bytes left out here]\n\n"
+
+
+# --- of a call ---------------------------------------------------------------------------
+
+Hide = Callable[[str], str]
+"""Hides the secrets that this process knows in a text."""
+
+_MAX_ERROR_BYTES: Final = 4096
+_REDACTED_CHARACTERS: Final = 32 * 1024
+"""How much of an exception's message is searched for secrets. Little of it is kept, from its beginning and its end."""
+_MAX_LOGGED: Final = 12
+"""How many exceptions are logged of one: itself, the members of a group, causes."""
+_MAX_NOTES: Final = 3
+
+
+class BadArguments(ValueError):
+    """The model's arguments are invalid. The text is for the model: the field and the problem."""
+
+
+class Returned(NamedTuple):
+    """What a tool's function returned or raised. Never an exception in flight."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+
+class ToolOutcome(NamedTuple):
+    """The text of a value and its files; or of an error, with the exception as it may be logged."""
+
+    text: str
+    files: list[File]
+    error: BaseException | None = None
+
+
+def read_returned(returned: Returned, *, wants_files: bool, hide: Hide) -> ToolOutcome:
+    """The outcome of a call, even if looking at what it gave raises anything: that ends nothing but the call."""
+    try:
+        return _read_carefully(returned, wants_files=wants_files, hide=hide)
+    except TestBroken:
+        raise
+    except BaseException as error:
+        unreadable = TypeError(f"What the tool gave cannot be read: looking at it raised {type(error).__name__}.")
+        return ToolOutcome(str(unreadable), [], unreadable)
+
+
+def _read_carefully(returned: Returned, *, wants_files: bool, hide: Hide) -> ToolOutcome:
+    value, error = returned
+    if error is None and isinstance(value, Iterator | AsyncIterator):
+        error = TypeError(
+            f"The tool returned a {type(value).__name__}, which nobody has read. Return a list or a text."
+        )
+    if error is not None:
+        return _read_error(error, hide)
+    files: list[File] | None = [] if wants_files else None
+    text = _render(value, files)
+    return ToolOutcome(text, files or [])
+
+
+def _read_error(error: BaseException, hide: Hide) -> ToolOutcome:
+    text = _shorten(error, hide)
+    if not isinstance(error, BadArguments):  # those say what is wrong without a name
+        kind = type(error).__name__
+        text = f"{kind}: {text}" if text else kind
+    return ToolOutcome(text, [], _Loggable(hide).copy(error))
+
+
+def _render(value: object, files: list[File] | None = None) -> str:
+    """The text of a value, even if it raises when it is shown; `files` collects the files in it."""
+    try:
+        return render_output(value, files)
+    except TestBroken:
+        raise
+    except BaseException:
+        return f"<a {type(value).__name__} that cannot be shown as text>"
+
+
+def _shorten(error: object, hide: Hide) -> str:
+    """The exception's message, or another text of it, cut and redacted."""
+    text = _render(error)
+    if len(text) > 2 * _REDACTED_CHARACTERS:
+        text = f"{text[:_REDACTED_CHARACTERS]} … {text[-_REDACTED_CHARACTERS:]}"
+    return cut_text(redact_addresses(redact_keys(hide(text))), _MAX_ERROR_BYTES).text
+
+
+class _Loggable:
+    """Makes exceptions that may be logged, of one that was raised and of what belongs to it."""
+
+    def __init__(self, hide: Hide) -> None:
+        self._hide = hide
+        self._left = _MAX_LOGGED
+
+    def copy(self, error: BaseException) -> Exception:
+        """An exception of the same name with the shortened message and notes, the same traceback, and copied causes."""
+        self._left -= 1
+        shown = self._copy_alone(error)
+        shown.__traceback__ = error.__traceback__
+        notes = getattr(error, "__notes__", None)
+        for note in notes[:_MAX_NOTES] if isinstance(notes, list) else ():
+            shown.add_note(_shorten(note, self._hide))
+        if error.__cause__ is not None and self._left > 0:
+            shown.__cause__ = self.copy(error.__cause__)
+        elif error.__context__ is not None and self._left > 0:
+            shown.__context__ = self.copy(error.__context__)
+        shown.__suppress_context__ = error.__suppress_context__
+        return shown
+
+    def _copy_alone(self, error: BaseException) -> Exception:
+        kind = type(error)
+        names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+        if isinstance(error, BaseExceptionGroup):
+            members = [self.copy(member) for member in error.exceptions if self._left > 0]
+            if members:
+                group = type(kind.__name__, (ExceptionGroup,), names)
+                return cast(Exception, group(_shorten(error.message, self._hide), members))
+        return cast(Exception, type(kind.__name__, (Exception,), names)(_shorten(error, self._hide)))

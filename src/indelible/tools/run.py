@@ -11,17 +11,26 @@ result that is marked `interrupted`. A shutdown or a lost lease that cuts a tool
 its outcome is not known: the next worker decides.
 
 All calls run at once, up to a cap; tools that are declared serial run one after the other, in call
-order. How a function is called, and what becomes of its result or its exception, is outcome.py.
+order.
+
+A plain function runs in a daemon thread of its own, so one that blocks for ever holds up neither the event loop nor the
+end of the process. What a tool gives may be large, too: turning a million numbers into text takes seconds. So the event
+loop only looks at short values, and everything else is read (output.py) in a thread, as a part of the tool's run: its
+time limit and a stop hold for that as well.
 
 Must stay true (tests/tools/test_tool_run.py): no call ends without a result unless the scope was
 cancelled; a tool can neither raise out of here, nor hang the step past its time limit and grace.
+(tests/tools/test_tool_outcome.py): nothing that a tool gives stalls the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+import contextvars
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -31,12 +40,11 @@ from indelible.concurrency.scope import CancelScope, Cause
 from indelible.concurrency.tasks import GracefulTask, wait_uncancelled
 from indelible.content import File, Part, ResultReason, ToolCall, ToolProgress, ToolResult, ToolStarted
 from indelible.content.assemble import answer_unrun, lose_result
-from indelible.errors import StoreFailed
+from indelible.errors import StoreFailed, TestBroken
 from indelible.logs import get_logger
 from indelible.metrics import Metrics
-from indelible.tools.outcome import Hide, explain_error, run_tool
-from indelible.tools.output import cut_text
-from indelible.tools.tool import BadArguments, Tool, ToolCallRecord, ToolContext
+from indelible.tools.output import BadArguments, Hide, Returned, ToolOutcome, cut_text, read_returned
+from indelible.tools.tool import Tool, ToolCallRecord, ToolContext
 from indelible.tools.toolset import RunHere
 from indelible.tracing import span
 
@@ -60,6 +68,8 @@ _NOT_STORED: Final = {
     Cause.SHUTDOWN: "the server was shut down first",
 }
 """Why files that a tool returned are missing."""
+_READ_AT_ONCE: Final = (bool, int, float)
+_SHORT_CHARACTERS: Final = 10_000
 _NOT_BEGUN: Final = "Interrupted: the user stopped the reply before this tool began."
 
 
@@ -186,10 +196,11 @@ class ToolRunner:
         try:
             work = tool.bind(call.arguments, context)
         except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit) as error:  # a validator of the tool's own
-            outcome = await explain_error(error, self._hide)
+            outcome = await read_in_thread(Returned(error=error), wants_files=False, hide=self._hide)
             if not isinstance(error, BadArguments):
                 self._log_error(record, outcome.error)
-            await self._publish_in_turn(self._measure(answer_unrun(call, "invalid", outcome.text), 0.0))
+            refused = lose_result(call) if call.started else answer_unrun(call, "invalid", outcome.text)
+            await self._publish_in_turn(self._measure(refused, 0.0))
             return
         with span("tool", tool=record.name, call=record.id) as traced:
             await self._record(ToolStarted(call.id, call.name), record)
@@ -354,3 +365,74 @@ def _error(record: ToolCallRecord, text: str) -> ToolResult:
 def _stop_waiting(record: ToolCallRecord, text: str, reason: ResultReason) -> ToolResult:
     """The result of a tool that was ended before it answered: it may have taken effect."""
     return ToolResult(call_id=record.id, name=record.name, output=text, outcome="unknown", reason=reason)
+
+
+# --- calling -----------------------------------------------------------------------------
+
+
+async def run_tool(work: Callable[[], Any], *, is_async: bool, wants_files: bool, hide: Hide) -> ToolOutcome:
+    """Call a tool's function and read its result. Cancel it to stop it."""
+    returned = await (_run_async(work) if is_async else _run_in_thread(work))
+    if returned.error is None and _is_short(returned.value):
+        return read_returned(returned, wants_files=wants_files, hide=hide)
+    return await read_in_thread(returned, wants_files=wants_files, hide=hide)
+
+
+async def read_in_thread(returned: Returned, *, wants_files: bool, hide: Hide) -> ToolOutcome:
+    read = await _call_in_thread(lambda: read_returned(returned, wants_files=wants_files, hide=hide))
+    if read.error is not None:
+        raise read.error
+    outcome: ToolOutcome = read.value
+    return outcome
+
+
+def _is_short(value: object) -> bool:
+    return value is None or type(value) in _READ_AT_ONCE or (type(value) is str and len(value) < _SHORT_CHARACTERS)
+
+
+async def _run_async(work: Callable[[], Coroutine[Any, Any, Any]]) -> Returned:
+    try:
+        return Returned(value=await work())
+    except (asyncio.CancelledError, TestBroken):
+        raise
+    except BaseException as error:  # a tool may raise anything, and it ends nothing but its call
+        return Returned(error=error)
+
+
+async def _run_in_thread(work: Callable[[], Any]) -> Returned:
+    """Run a plain function; what it leaves to be awaited is awaited here."""
+    returned = await _call_in_thread(work)
+    if isinstance(returned.error, TestBroken):
+        raise returned.error
+    if inspect.isawaitable(returned.value):
+        return await _run_async(lambda: _await(returned.value))
+    return returned
+
+
+async def _call_in_thread(work: Callable[[], Any]) -> Returned:
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Returned] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def deliver(returned: Returned) -> None:
+        if not done.done():
+            done.set_result(returned)
+
+    def target() -> None:
+        try:
+            returned = Returned(value=context.run(work))
+        except BaseException as error:  # a thread has no other way to report it
+            returned = Returned(error=error)
+        with contextlib.suppress(RuntimeError):  # the event loop is closed, and no task waits any longer
+            loop.call_soon_threadsafe(deliver, returned)
+
+    threading.Thread(target=target, name="indelible tool", daemon=True).start()
+    try:
+        return await asyncio.shield(done)
+    except asyncio.CancelledError:
+        # A thread cannot be cancelled. It may check its scope and return; the task waits for that.
+        return await done
+
+
+async def _await(value: Awaitable[Any]) -> Any:
+    return await value

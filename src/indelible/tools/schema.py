@@ -38,10 +38,10 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import ErrorDetails, from_json
+from pydantic_core import from_json
 
 from indelible.content.unicode import clean_text
-from indelible.tools.output import render_output
+from indelible.tools.output import BadArguments, render_output
 
 _MAX_PROBLEMS: Final = 20
 _MAX_PROBLEM_CHARACTERS: Final = 1000
@@ -60,10 +60,6 @@ _JSON_NAMES: Final[Mapping[type, str]] = {
     bool: "a boolean",
     type(None): "null",
 }
-
-
-class BadArguments(ValueError):
-    """The model's arguments are invalid. The text is for the model: the field and the problem."""
 
 
 class Arguments(Protocol):
@@ -313,16 +309,15 @@ def _fits_json(field: Any) -> bool:
 
 def _explain(error: ValidationError, names: list[str]) -> str:
     problems = error.errors(include_url=False, include_context=False, include_input=False)
-    lines = [_to_line(f"{_to_path(problem['loc'])}: {_to_wording(problem)}") for problem in problems[:_MAX_PROBLEMS]]
+    lines = [
+        _to_line(f"{_to_path(problem['loc'])}: {_WORDING.get(problem['type'], problem['msg'])}")
+        for problem in problems[:_MAX_PROBLEMS]
+    ]
     if len(problems) > _MAX_PROBLEMS:
         lines.append(f"... and {len(problems) - _MAX_PROBLEMS} more problems")
     if any(problem["type"] == "extra_forbidden" and len(problem["loc"]) == 1 for problem in problems):
         lines.append(f"The arguments are: {', '.join(names) or 'none'}")
     return "\n".join(lines)
-
-
-def _to_wording(problem: ErrorDetails) -> str:
-    return _WORDING.get(problem["type"], problem["msg"])
 
 
 def _to_path(location: tuple[int | str, ...]) -> str:
@@ -337,8 +332,6 @@ def _to_line(text: str) -> str:
 
 
 _HEADING: Final = re.compile(r"(Args|Arguments|Parameters):\s*")
-
-
 _ENTRY: Final = re.compile(r"\s+(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
 
 

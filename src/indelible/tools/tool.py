@@ -38,16 +38,7 @@ from typing_extensions import ParamSpec, TypeVar
 from indelible.concurrency.scope import CancelScope
 from indelible.content import TOOL_NAME, ToolSpec
 from indelible.tools.output import render_output
-from indelible.tools.schema import (
-    Arguments,
-    BadArguments,
-    NamedArguments,
-    WholeObject,
-    find_definition,
-    split_docstring,
-)
-
-__all__ = ["BadArguments", "Tool", "ToolCallRecord", "ToolContext", "tool"]
+from indelible.tools.schema import Arguments, NamedArguments, WholeObject, find_definition, split_docstring
 
 P = ParamSpec("P", default=...)
 R = TypeVar("R", default=Any)
@@ -115,7 +106,11 @@ class ToolContext(Generic[D]):
 
     def report(self, text: str) -> None:
         """`progress` for plain functions, which run in a thread: returns when it is published."""
-        if asyncio._get_running_loop() is self.loop:
+        try:
+            would_block = asyncio.get_running_loop() is self.loop
+        except RuntimeError:  # a thread has none
+            would_block = False
+        if would_block:
             raise RuntimeError("report() would block the event loop; use 'await context.progress(...)' here")
         if self._closed.done():
             return

@@ -28,8 +28,9 @@ from typing import Any, NamedTuple
 from indelible.content import ToolCall, ToolResult, ToolSpec
 from indelible.content.assemble import answer_unrun
 from indelible.errors import Invalid
+from indelible.tools.output import BadArguments
 from indelible.tools.schema import parse_arguments
-from indelible.tools.tool import BadArguments, Tool, tool
+from indelible.tools.tool import Tool, tool
 
 AnyTool = Tool | ToolSpec | Callable[..., Any]
 """A tool; or, for `tools`, a typed function that becomes one, or the spec of a provider's own tool."""
@@ -92,20 +93,25 @@ class Toolset:
         Raises `TypeError` for a spec that nothing can run: the model must not be offered it.
         """
         step = copy(self)
-        step._tools, step._specs, step._chosen = dict(self._tools), dict(self._specs), []
-        step._added = set()
+        step.choose(prepared)
+        return step
+
+    def choose(self, prepared: Iterable[AnyTool]) -> None:
+        """See `extend`. Nothing is changed that a copy of this shares with it."""
+        known = self._tools
+        self._tools, self._specs, self._chosen = dict(known), dict(self._specs), []
+        self._added = set()
         for given in prepared:
             spec = given if isinstance(given, ToolSpec) else (made := _make(given)).spec
             if not isinstance(given, ToolSpec):
-                step._tools[spec.name] = made
-                step._added.add(spec.name)
-            elif not (spec.provider_executed or spec.name in self._tools or spec.name in self._client):
+                self._tools[spec.name] = made
+                self._added.add(spec.name)
+            elif not (spec.provider_executed or spec.name in known or spec.name in self._client):
                 raise TypeError(
                     f"prepare_tools added the spec of {spec.name!r}, which nothing can run. Return the tool itself."
                 )
-            step._specs[spec.name] = spec
-            step._chosen.append(spec)
-        return step
+            self._specs[spec.name] = spec
+            self._chosen.append(spec)
 
     @property
     def advertised(self) -> list[ToolSpec]:

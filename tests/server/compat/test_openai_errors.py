@@ -16,13 +16,13 @@ from tests.support.waiting import deadline
 
 import indelible
 from indelible.content import ToolSpec
+from indelible.server.app import compatible
 from indelible.server.compat.openai import ResponseName, name_conversation
-from indelible.server.compat.routes import router
 from indelible.testing import ScriptedModel
 from indelible.tools.tool import tool
 
 DOCS = Path(__file__).parents[3] / "docs"
-ROUTES = [(each.method, each.path) for each in router.facts]
+ROUTES = [(each.method, each.path) for each in compatible.facts]
 
 
 @tool

@@ -18,7 +18,7 @@ from tests.server.compat.random_turns import CLIENT_TOOL, RandomTurn, make_event
 from tests.support.examples import count_examples
 
 from indelible.api.events import FeedEvent
-from indelible.server.compat.ai_sdk_projection import UiMessageProjection
+from indelible.server.compat.ai_sdk_messages import UiMessageProjection
 from indelible.server.compat.chat_completions import CompletionProjection
 from indelible.server.compat.projection import TurnProjection
 from indelible.server.compat.responses_projection import ResponseProjection, read_call_id

@@ -17,7 +17,7 @@ An instruction to continue a reply is for that reply only. If its turn ended wit
 something else, the instruction would come right before that question, so it is left out (`find_stale`).
 
 One more thing may be left out. A model that `continues_prefix` continues a reply at the end of the prompt character by
-character; then the stored instruction to continue it is not needed (docs/worker.md).
+character; then the stored instruction to continue it is not needed (docs/architecture.md).
 
 Every local call is answered once, right after the message that made it. Histories have holes: a crash between call and
 result, a client that submits results after the next message, results of two replies in one row, ids that every step
@@ -52,7 +52,6 @@ from indelible.models.protocol import PromptMessage
 
 CUT_REMARK: Final = "(Your last message was cut off at this point.)"
 NEXT_REMARK: Final = "(Your last message was complete. Please go on.)"
-
 _NEVER_LAST: Final = frozenset({"anthropic"})
 """Providers that reject a conversation that ends with an assistant message."""
 
@@ -204,16 +203,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     partial: bool = False
 
 
-class _AskedCall:
+class _AskedCall(msgspec.Struct):
     """A local call, and the result found for it at `(row, position)`."""
 
-    __slots__ = ("answer", "asked_in", "call", "found_at")
-
-    def __init__(self, call: ToolCall, *, asked_in: int) -> None:
-        self.call = call
-        self.asked_in = asked_in
-        self.answer: ToolResult | None = None
-        self.found_at = (0, 0)
+    call: ToolCall
+    asked_in: int
+    answer: ToolResult | None = None
+    found_at: tuple[int, int] = (0, 0)
 
     def build_answer(self) -> ToolResult:
         answer = self.answer or ToolResult(call_id="", name="", output=NO_RESULT, outcome="unknown")

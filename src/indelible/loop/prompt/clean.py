@@ -85,7 +85,8 @@ def _clean_given(blocks: Sequence[Block], *, own: bool) -> Iterator[Block]:
             case File():
                 yield _clean_file(block, own=own)
             case Source():
-                yield from _clean_text(Text(_show_source(block)), own=own)
+                shown = (line for line in (block.title, block.url, block.quote) if line and line.strip())
+                yield from _clean_text(Text("\n".join(shown)), own=own)
             case ToolResult(provider_executed=True):
                 yield describe_orphan(block)
             case ToolResult():
@@ -211,10 +212,6 @@ def _show_output(result: ToolResult) -> str:
     return encode(result.output).decode() if _is_encodable(result.output) else clean_text(str(result.output))
 
 
-def _show_source(source: Source) -> str:
-    return "\n".join(line for line in (source.title, source.url, source.quote) if line and line.strip())
-
-
 def _show_file(file: File) -> str:
     return clean_text(f"{file.name or 'without a name'} ({file.media_type})")
 
@@ -247,11 +244,7 @@ def _is_encodable(value: Any) -> bool:
 
 
 UNKNOWN_NAME: Final = "unknown_tool"
-
-
 UNKNOWN_ID: Final = "call"
-
-
 _ILLEGAL_IN_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -262,8 +255,6 @@ class _Limits(msgspec.Struct, frozen=True):
 
 
 _ANTHROPIC: Final = _Limits(re.compile(r"[^a-zA-Z0-9_-]"), max_id_chars=sys.maxsize, max_name_chars=128)
-
-
 _OPENAI: Final = _Limits(re.compile(r"[^!-~]"), max_id_chars=40, max_name_chars=64)
 
 

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from indelible.clock import Clock
 from indelible.concurrency.scope import CancelScope
-from indelible.content import Block, File, Message, Part, Source, Text, ToolCall, ToolResult, encode, text_of
+from indelible.content import Block, File, Message, Source, Text, ToolCall, ToolResult, encode, text_of
 from indelible.content.unicode import clean_text, clean_value
 from indelible.errors import ModelFailed
 from indelible.loop.attempt import Attempt, ReplyLimits
@@ -217,13 +217,9 @@ async def ask_once(
         Call(messages=prompt),
         scope=scope,
         normalizer=Normalizer.of(model, clock=clock),
-        publish=_publish_to_nobody,
+        publish=lambda _: None,
         limits=limits,
         clock=clock,
     )
     await attempt.run()
     return text_of(attempt.assembler.blocks())
-
-
-def _publish_to_nobody(part: Part) -> None:
-    pass

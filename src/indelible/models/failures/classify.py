@@ -27,28 +27,7 @@ from typing import Final, cast
 
 from indelible.content import StreamError
 from indelible.errors import RETRYABLE, FailureKind, Interrupted, ModelFailed
-from indelible.models.failures.facts import (
-    Body,
-    Facts,
-    cut_text,
-    describe_exception,
-    find_status,
-    read_exception,
-    read_response,
-    read_retry_after_s,
-    read_should_retry,
-    scrub_detail,
-    trace_lineage,
-)
-from indelible.models.failures.table import (
-    find_codes,
-    get_general_kind,
-    get_phrase_kind,
-    get_specific_kind,
-    get_status_kind,
-    is_chain_broken,
-    refine_config,
-)
+from indelible.models.failures import facts, table
 
 MESSAGES: Final[dict[FailureKind, tuple[str, str]]] = {
     "overloaded": ("{provider} is overloaded", "Retry in a few minutes, or choose another model."),
@@ -130,16 +109,16 @@ def classify(
 def _classify(error: BaseException | StreamError, provider: str | None, now: datetime | None) -> ModelFailed:
     if isinstance(error, StreamError):
         return _from_part(error, provider)
-    for each in trace_lineage(error):
+    for each in facts.trace_lineage(error):
         if isinstance(each, ModelFailed):
             each.provider = each.provider or provider
             read = _from_part(to_error_part(each), provider) if each.kind == "unknown" else each
             return read if read.kind == "chain_broken" else each
     if isinstance(error, (asyncio.CancelledError, Interrupted)):
         return _fail("timeout", provider, detail="The provider cancelled the request.")
-    failure = _classify_facts(read_exception(error), provider, now)
+    failure = _classify_facts(facts.read_exception(error), provider, now)
     if failure.kind == "unknown":  # an error of the program, not of a provider: its class says most
-        failure.detail = scrub_detail(describe_exception(error))
+        failure.detail = facts.scrub_detail(facts.describe_exception(error))
     return failure
 
 
@@ -148,11 +127,11 @@ def classify_response(
     provider: str,
     status: int | None,
     headers: Mapping[str, str] | None = None,
-    body: Body = None,
+    body: facts.Body = None,
     now: datetime | None = None,
 ) -> ModelFailed:
     """Classify an HTTP error response, or (`status=None`) an error event inside a stream that began well."""
-    return _classify_facts([read_response(status, headers or {}, body)], provider, now)
+    return _classify_facts([facts.read_response(status, headers or {}, body)], provider, now)
 
 
 def to_error_part(failure: ModelFailed) -> StreamError:
@@ -173,8 +152,8 @@ def _from_part(part: StreamError, provider: str | None) -> ModelFailed:
     provider = part.provider or provider
     known = part.kind in RETRYABLE and part.kind != "unknown"
     if not known:
-        facts = Facts(status=part.status, message=part.detail or part.message, text=part.message)
-        read = _classify_facts([facts], provider, None)
+        found = facts.Facts(status=part.status, message=part.detail or part.message, text=part.message)
+        read = _classify_facts([found], provider, None)
         if read.kind != "unknown":
             return read
     return ModelFailed(
@@ -219,35 +198,37 @@ def filtered(provider: str | None) -> ModelFailed:
 # --- weighing ----------------------------------------------------------------------------
 
 
-def _classify_facts(all_facts: Sequence[Facts], provider: str | None, now: datetime | None) -> ModelFailed:
+def _classify_facts(all_facts: Sequence[facts.Facts], provider: str | None, now: datetime | None) -> ModelFailed:
     kind, status = _decide_kind(all_facts)
-    message = next((facts.message for facts in all_facts if facts.message), None)
-    headers = next((facts.headers for facts in all_facts if facts.headers), {})
+    message = next((found.message for found in all_facts if found.message), None)
+    headers = next((found.headers for found in all_facts if found.headers), {})
     retryable = RETRYABLE[kind]
     if kind not in _CURED_BY_ANOTHER_REQUEST:
-        should_retry = read_should_retry(headers)
+        should_retry = facts.read_should_retry(headers)
         retryable = retryable if should_retry is None else should_retry
     return _fail(
         kind,
         provider,
         retryable=retryable,
         status=status,
-        detail=None if kind in _NOTHING_QUOTED else scrub_detail(message),
-        retry_after_s=read_retry_after_s(headers, now),
+        detail=None if kind in _NOTHING_QUOTED else facts.scrub_detail(message),
+        retry_after_s=facts.read_retry_after_s(headers, now),
     )
 
 
-def _decide_kind(all_facts: Sequence[Facts]) -> tuple[FailureKind, int | None]:
+def _decide_kind(all_facts: Sequence[facts.Facts]) -> tuple[FailureKind, int | None]:
     """The kind and the status: from the nearest facts with a typed signal, else from the text of all."""
-    text = cut_text(" ".join(facts.text for facts in all_facts)).lower()
-    from_text = Facts(status=find_status(text), codes=find_codes(text), implied=get_phrase_kind(text))
-    if is_chain_broken([code for facts in (*all_facts, from_text) for code in facts.codes], text):
-        return "chain_broken", next((facts.status for facts in (*all_facts, from_text) if facts.status), None)
-    for facts in (*all_facts, from_text):
-        kind = get_specific_kind(facts.codes, facts.status)
-        kind = kind or get_status_kind(facts.status) or get_general_kind(facts.codes) or facts.implied
+    text = facts.cut_text(" ".join(found.text for found in all_facts)).lower()
+    from_text = facts.Facts(
+        status=facts.find_status(text), codes=table.find_codes(text), implied=table.get_phrase_kind(text)
+    )
+    if table.is_chain_broken([code for found in (*all_facts, from_text) for code in found.codes], text):
+        return "chain_broken", next((found.status for found in (*all_facts, from_text) if found.status), None)
+    for found in (*all_facts, from_text):
+        kind = table.get_specific_kind(found.codes, found.status)
+        kind = kind or table.get_status_kind(found.status) or table.get_general_kind(found.codes) or found.implied
         if kind is not None:
-            return (refine_config(text) if kind == "config" else kind), facts.status
+            return (table.refine_config(text) if kind == "config" else kind), found.status
     return "unknown", None
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -38,7 +38,6 @@ from indelible.models.failures.table import get_class_kind, is_unreadable_answer
 from indelible.redaction.secrets import redact_keys
 
 Body = bytes | str | Mapping[str, Any] | None
-
 _MAX_JSON_BYTES: Final = 256 * 1024
 _MAX_DEPTH: Final = 6
 _MAX_ITEMS: Final = 8
@@ -183,17 +182,13 @@ def _read_one(error: BaseException) -> Facts:
     description = _describe_error(error)
     message = _get(error, "message")
     return Facts(
-        status=_first_status(numbers) or body.status,
+        status=next(filter(None, map(_as_status, numbers)), body.status),
         codes=(*(to_code(value) for value in own if isinstance(value, str)), *body.codes),
         implied=get_class_kind(error),
         message=body.message or (message if isinstance(message, str) and message else description),
         text=cut_text(f"{cut_text(description)} {body.text}"),
         headers=_lower_names(_get(response, "headers") or _get(error, "headers")),
     )
-
-
-def _first_status(values: Sequence[object]) -> int | None:
-    return next((status for status in map(_as_status, values) if status is not None), None)
 
 
 def _describe_error(error: BaseException) -> str:
@@ -258,31 +253,17 @@ def _as_date(value: str | None) -> datetime | None:
 
 
 MAX_DETAIL_CHARS: Final = 500
-
-
 MAX_READ_CHARS: Final = 8_000
-
-
 _MAX_KEY_CHARS: Final = 400
-
 
 _STATUS: Final = re.compile(
     r"\b(?:status(?:[ _]code)?(?:[\"']?[ ]?[:=][ ]?|[ ])|http(?:/\d(?:\.\d)?)?[ ])([45]\d\d)\b(?!\.\d)"
 )
 
-
 _HTML_PAGE: Final = re.compile(r"<(?:!doctype|html|head|body)\b", re.IGNORECASE)
-
-
 _HTML_TITLE: Final = re.compile(r"<title[^<>]{0,200}>([^<>]{1,500})", re.IGNORECASE)
-
-
 _TAG: Final = re.compile(r"<[A-Za-z!/?][^<>]*(?:>|$)")
-
-
 _URL: Final = re.compile(r"\b(?:[A-Za-z][A-Za-z0-9+.-]{1,15}://|www\.)[^\s\"<>]+")
-
-
 _OPAQUE: Final = re.compile(r"(?<![\w-])(?=[A-Za-z]*\d)[A-Za-z0-9]{32,}(?![\w-])")
 """A word that may be anybody's key. In a sentence for people nothing is lost with it."""
 

@@ -18,7 +18,7 @@ lower case with underscores.
 Must stay true (tests/models/test_failure_table.py): the rows of rule 2.2; no 4xx other than 408, 409 and 429 becomes
 retryable by its status, code or text, except a broken chain.
 
-A new provider error goes here (docs/adding-a-provider.md). facts.py collects the signals; classify.py weighs them.
+A new provider error goes here (docs/where-things-go.md). facts.py collects the signals; classify.py weighs them.
 """
 
 from __future__ import annotations
@@ -126,7 +126,6 @@ _GENERAL_CODES: Final[dict[FailureKind, frozenset[str]]] = {
 _SPECIFIC_KIND_OF: Final = {code: kind for kind, codes in _SPECIFIC_CODES.items() for code in codes}
 _GENERAL_KIND_OF: Final = {code: kind for kind, codes in _GENERAL_CODES.items() for code in codes}
 _KNOWN_CODES: Final = frozenset({CHAIN_BROKEN_CODE, *_SPECIFIC_KIND_OF, *_GENERAL_KIND_OF})
-
 _WORDS: Final = re.compile(r"[a-z_]+")
 _WORD_STARTS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
 

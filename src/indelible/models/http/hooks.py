@@ -81,9 +81,7 @@ class RecordingHook(Protocol):
 recording: Final[ContextVar[RecordingHook | None]] = ContextVar("recording", default=None)
 """The recorder of this task's exchanges; see the module header."""
 
-
 Pace = Callable[[], Awaitable[None] | None]
 """Returns what to await before the next read, or None to read at once."""
-
 
 reading_pace: Final[ContextVar[Pace | None]] = ContextVar("reading_pace", default=None)

@@ -19,7 +19,7 @@ Must stay true (tests/models/test_contract.py, for every wire format): a stream 
 truncated, never a silent success; whatever the provider sends, only `ModelFailed`, a transport error or a decoding
 error (msgspec's) is raised.
 
-How to add a wire format is docs/adding-a-provider.md.
+How to add a wire format is docs/where-things-go.md.
 """
 
 from __future__ import annotations

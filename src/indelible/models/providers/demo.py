@@ -30,25 +30,8 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from indelible import content
 from indelible.clock import Clock, SystemClock
-from indelible.content import (
-    Finish,
-    Part,
-    ReasoningDelta,
-    ReasoningEnd,
-    ReasoningStart,
-    TextDelta,
-    TextEnd,
-    TextStart,
-    ToolCall,
-    ToolInputDelta,
-    ToolInputEnd,
-    ToolInputStart,
-    ToolResult,
-    Usage,
-    encode,
-    text_of,
-)
 from indelible.models.protocol import Call, ModelTraits
 
 _BEATS_BEFORE_THE_FIRST_WORD: Final = 15
@@ -75,7 +58,7 @@ class DemoModel:
         self._pace_s = pace_s
         self._seed = seed
 
-    async def stream(self, call: Call) -> AsyncIterator[Part]:
+    async def stream(self, call: Call) -> AsyncIterator[content.Part]:
         """Stream the reply, part by part, at the pace of a fast reader."""
         reply = _Reader(call, self._seed).decide_reply()
         for number, (beats, part) in enumerate(_list_parts(reply, call)):
@@ -95,31 +78,31 @@ class _Reply(msgspec.Struct, frozen=True):
     arguments: str = ""
 
 
-def _list_parts(reply: _Reply, call: Call) -> Iterator[tuple[int, Part]]:
+def _list_parts(reply: _Reply, call: Call) -> Iterator[tuple[int, content.Part]]:
     """The parts of a reply, each with the beats to wait before it."""
-    yield _BEATS_BEFORE_THE_FIRST_WORD, ReasoningStart(id="reasoning")
+    yield _BEATS_BEFORE_THE_FIRST_WORD, content.ReasoningStart(id="reasoning")
     for beats, chunk in _pace_out(reply.thinking):
-        yield beats, ReasoningDelta(id="reasoning", delta=chunk)
-    yield 1, ReasoningEnd(id="reasoning")
+        yield beats, content.ReasoningDelta(id="reasoning", delta=chunk)
+    yield 1, content.ReasoningEnd(id="reasoning")
     if reply.text:
-        yield _BEATS_AFTER_A_SENTENCE, TextStart(id="text")
+        yield _BEATS_AFTER_A_SENTENCE, content.TextStart(id="text")
         for beats, chunk in _pace_out(reply.text):
-            yield beats, TextDelta(id="text", delta=chunk)
-        yield 1, TextEnd(id="text")
+            yield beats, content.TextDelta(id="text", delta=chunk)
+        yield 1, content.TextEnd(id="text")
     if reply.tool is not None:  # the calls of a chat are counted: no two of them share an id
-        calls = sum(isinstance(block, ToolCall) for message in call.messages for block in message.blocks)
+        calls = sum(isinstance(block, content.ToolCall) for message in call.messages for block in message.blocks)
         call_id = f"demo_call_{calls + 1}"
-        yield _BEATS_AFTER_A_SENTENCE, ToolInputStart(id=call_id, name=reply.tool)
+        yield _BEATS_AFTER_A_SENTENCE, content.ToolInputStart(id=call_id, name=reply.tool)
         for start in range(0, len(reply.arguments), 6):
-            yield 1, ToolInputDelta(id=call_id, delta=reply.arguments[start : start + 6])
-        yield 1, ToolInputEnd(id=call_id)
-        yield 0, ToolCall(id=call_id, name=reply.tool, arguments=reply.arguments)
-    usage = Usage(
-        input_tokens=_count_tokens(encode(call.messages)),
+            yield 1, content.ToolInputDelta(id=call_id, delta=reply.arguments[start : start + 6])
+        yield 1, content.ToolInputEnd(id=call_id)
+        yield 0, content.ToolCall(id=call_id, name=reply.tool, arguments=reply.arguments)
+    usage = content.Usage(
+        input_tokens=_count_tokens(content.encode(call.messages)),
         output_tokens=_count_tokens((reply.thinking + reply.text + reply.arguments).encode()),
         reasoning_tokens=_count_tokens(reply.thinking.encode()),
     )
-    yield 0, Finish(reason="stop" if reply.tool is None else "tool_calls", usage=usage)
+    yield 0, content.Finish(reason="stop" if reply.tool is None else "tool_calls", usage=usage)
 
 
 def _pace_out(text: str) -> Iterator[tuple[int, str]]:
@@ -145,7 +128,7 @@ class _Thread(msgspec.Struct):
 
     question: str = ""
     written: str = ""
-    results: Sequence[ToolResult] = ()
+    results: Sequence[content.ToolResult] = ()
     after_cut: str = ""
 
 
@@ -159,12 +142,12 @@ class _Reader:
         self._continuing = False
         for message in call.messages:
             if message.role == "user":
-                self._read_question(text_of(message.blocks))
+                self._read_question(content.text_of(message.blocks))
             elif message.role == "assistant" and self._threads:
-                self._threads[-1].written += text_of(message.blocks)
+                self._threads[-1].written += content.text_of(message.blocks)
             elif message.role == "tool" and self._threads:
                 self._threads[-1].written = ""
-                self._threads[-1].results = [block for block in message.blocks if isinstance(block, ToolResult)]
+                self._threads[-1].results = [block for block in message.blocks if isinstance(block, content.ToolResult)]
 
     def _read_question(self, question: str) -> None:
         wanted = reversed(self._threads) if _WISH_TO_CONTINUE.search(question) else ()
@@ -251,14 +234,14 @@ def _find_json_object(question: str) -> str:
     return json.dumps(found, ensure_ascii=False)
 
 
-def _report(results: Sequence[ToolResult]) -> _Reply:
+def _report(results: Sequence[content.ToolResult]) -> _Reply:
     """Report the tools' results."""
     failed = any(result.is_error for result in results)
     verdict = "That did not work, and I should say so plainly." if failed else "That is all I need."
     return _Reply(f"The tool has answered. {verdict}", "\n\n".join(map(_format_result, results)))
 
 
-def _format_result(result: ToolResult) -> str:
+def _format_result(result: content.ToolResult) -> str:
     output = result.output if isinstance(result.output, str) else json.dumps(result.output, ensure_ascii=False)
     if result.is_error:
         return f"`{result.name}` did not give me an answer. It said: *{_quote(output)}*"

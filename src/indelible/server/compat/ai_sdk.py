@@ -26,22 +26,9 @@ from indelible.api.inputs import Interruption
 from indelible.api.shapes import ChatMessage
 from indelible.content import ToolResult, encode
 from indelible.errors import Invalid, NotAllowed
-from indelible.server.compat.ai_sdk_messages import (
-    find_user_message,
-    get_ui_id,
-    is_in,
-    list_unsent,
-    name_reply,
-    read_outputs,
-    read_ui_messages,
-    read_user_blocks,
-    split_user,
-    write_ui_messages,
-)
-from indelible.server.compat.ai_sdk_projection import HEADERS, UiMessageProjection
-from indelible.server.compat.projection import WireStream
+from indelible.server.compat import ai_sdk_messages as ui
+from indelible.server.compat.projection import answer_stream
 from indelible.server.compat.requests import WireBody, divide, read_body
-from indelible.server.limits import WithSlot
 from indelible.server.router import Router
 from indelible.server.state import Reads, ReadyState, ServerState, State, Writes, answer_json
 from indelible.service.turns import PATH_AT_ONCE, TurnService, TurnSettings, TurnStart
@@ -108,7 +95,7 @@ async def list_ui_messages(name: str, state: State, service: Reads) -> Response:
     path = await conversations.list_whole_path(chat_id, upto=upto)
     action = (await service.get_chat(chat_id)).action
     awaited = frozenset(call.name for call in action.calls) if action is not None else frozenset()
-    return answer_json(write_ui_messages(path, awaited | state.client_tools))
+    return answer_json(ui.write_ui_messages(path, awaited | state.client_tools))
 
 
 async def _stream(
@@ -117,14 +104,13 @@ async def _stream(
     """`asked` is the message that the reply answers, as the hook knows it; None: the one that started the turn."""
     user_id = await conversations.service.get_user_id()
     facts = await conversations.turn_facts(start.chat_id, start.seq)
-    projection = UiMessageProjection(
-        name_reply(asked or facts.asked_id),
+    projection = ui.UiMessageProjection(
+        ui.name_reply(asked or facts.asked_id),
         client_tools=facts.client_tools | state.client_tools,
         queued=start.queued,
         answered=start.answered,
     )
-    stream = WireStream(state.app.feed, start, projection, pace=state.pace, user_id=user_id, headers=HEADERS)
-    return WithSlot(stream, state.feed_slots, user_id)
+    return answer_stream(state, start, projection, user_id, headers=ui.HEADERS)
 
 
 async def _start(conversations: TurnService, chat_id: str, body: ChatRequest) -> tuple[TurnStart, str | None]:
@@ -135,11 +121,11 @@ async def _start(conversations: TurnService, chat_id: str, body: ChatRequest) ->
             return await _begin(conversations, chat_id, body)
         except NotAllowed:
             pass  # another message has just begun it
-    ui_id = get_ui_id(last)
+    ui_id = ui.get_ui_id(last)
     queue = await conversations.list_queued(chat_id)
     path = await conversations.list_path(chat_id)
     for waiting, blocks in queue.items:
-        if waiting.queued is not None and ui_id is not None and is_in(blocks, ui_id):
+        if waiting.queued is not None and ui_id is not None and ui.is_in(blocks, ui_id):
             return waiting, waiting.queued
     # Of two that are the same and come together, both find the chat at this event and neither finds the other's work.
     named = await conversations.named(
@@ -156,11 +142,11 @@ async def _start(conversations: TurnService, chat_id: str, body: ChatRequest) ->
         return await _bring_outputs(named, chat_id, last, path)
     elif (edited := await _find(conversations, chat_id, path, body.messageId)) is not None:
         return await _edit(named, chat_id, edited, body)
-    known = find_user_message(path, ui_id or "")
+    known = ui.find_user_message(path, ui_id or "")
     if known is not None:
         return await _join(named, chat_id, known)
-    unsent = list_unsent(path, [blocks for _, blocks in queue.items], body.given)
-    blocks = [block for message in unsent for block in read_user_blocks(message)]
+    unsent = ui.list_unsent(path, [blocks for _, blocks in queue.items], body.given)
+    blocks = [block for message in unsent for block in ui.read_user_blocks(message)]
     start = await named.interject(chat_id, blocks, if_busy="interrupt", model=body.model)
     asked_id = start.message_id or start.queued
     assert asked_id is not None
@@ -169,7 +155,7 @@ async def _start(conversations: TurnService, chat_id: str, body: ChatRequest) ->
 
 async def _begin(conversations: TurnService, chat_id: str, body: ChatRequest) -> tuple[TurnStart, str | None]:
     """A chat that the hook has named: it begins with the hook's messages."""
-    system, given = divide(read_ui_messages(body.given))
+    system, given = divide(ui.read_ui_messages(body.given))
     settings = TurnSettings(model=body.model, system=body.system or system)
     named = await conversations.named("create", chat_id, encode(given).decode())
     return await named.create(chat_id, given, settings), None
@@ -179,8 +165,8 @@ async def _edit(
     conversations: TurnService, chat_id: str, edited: ChatMessage, body: ChatRequest
 ) -> tuple[TurnStart, str]:
     """Replace a message of the hook, and what came after it."""
-    above, _ = split_user(edited, body.messageId)
-    blocks = above + read_user_blocks(body.given[-1])
+    above, _ = ui.split_user(edited, body.messageId)
+    blocks = above + ui.read_user_blocks(body.given[-1])
     if blocks == edited.blocks:
         return await _join(conversations, chat_id, edited)
     start = await conversations.edit(chat_id, edited.id, blocks, model=body.model)
@@ -191,7 +177,7 @@ async def _regenerate(
     conversations: TurnService, chat_id: str, asked: ChatMessage, body: ChatRequest, ui_id: str | None
 ) -> tuple[TurnStart, str]:
     """Answer a message of the hook anew. What was stored together with it, below it, the hook shows no more."""
-    _, kept = split_user(asked, ui_id)
+    _, kept = ui.split_user(asked, ui_id)
     if kept == asked.blocks:
         start = await conversations.regenerate(chat_id, asked.id, model=body.model)
     else:
@@ -203,14 +189,14 @@ async def _bring_outputs(
     conversations: TurnService, chat_id: str, reply: dict[str, Any], path: list[ChatMessage]
 ) -> tuple[TurnStart, str]:
     action = (await conversations.service.get_chat(chat_id)).action
-    outputs = read_outputs(reply)
+    outputs = ui.read_outputs(reply)
     awaited = [] if action is None else [call.id for call in action.calls]
     results: list[ToolResult] = [outputs[call_id] for call_id in awaited if call_id in outputs]
     if results:
         start = await conversations.submit(chat_id, results)
         return start, _last_asked(path) or str(reply.get("id"))
     path = await conversations.list_path(chat_id)  # an equal request may have just brought them
-    asked = find_user_message(path, get_ui_id(reply) or "")
+    asked = ui.find_user_message(path, ui.get_ui_id(reply) or "")
     given = {block.call_id for message in path for block in message.blocks if isinstance(block, ToolResult)}
     if asked is not None and outputs and given.issuperset(outputs):
         resumed = await conversations.find_answering(chat_id, asked.id, resumed=True)
@@ -238,7 +224,7 @@ async def _find(
 
 
 def _find_in(path: list[ChatMessage], ui_ids: Sequence[str | None]) -> ChatMessage | None:
-    found = (find_user_message(path, ui_id) for ui_id in ui_ids if ui_id)
+    found = (ui.find_user_message(path, ui_id) for ui_id in ui_ids if ui_id)
     return next((message for message in found if message is not None), None)
 
 

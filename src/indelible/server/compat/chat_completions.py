@@ -1,15 +1,4 @@
-"""OpenAI's Chat Completions: requests, replies and the route.
-
-One turn as a chat completion: its chunks in order, and the whole completion.
-
-A completion is one message, however many steps and attempts the turn took: the text continues where it was interrupted,
-and tools that the server runs are not shown, because their calls would be the client's to answer. Calls of the client's
-tools are sent when the turn waits for them, whole: a call that a crash has cut could not be taken back, and clients run
-what they were given. Reasoning is `reasoning_content`, as the servers that have it call it.
-
-The request for a chat completion: its messages, and how the turn is run.
-
-`POST /v1/chat/completions`: one turn, with the messages as they are given, or in a durable chat.
+"""`POST /v1/chat/completions`: one turn, with the messages as they are given, or in a durable chat.
 
 Without a header, every request is a chat of its own that begins with the given messages. It is archived when its reply
 is complete, unless the request says `store`: a program that calls this a thousand times a day would fill the list of
@@ -17,14 +6,17 @@ chats. With `X-Indelible-Chat`, the request continues that chat: the server has 
 the messages counts, what the user says last or the results of tools. Any name will do; the first request creates the
 chat. Every answer has the chat's id in the same header.
 
+A completion is one message, however many steps and attempts the turn took: the text continues where it was interrupted,
+and tools that the server runs are not shown, because their calls would be the client's to answer. Calls of the client's
+tools are sent when the turn waits for them, whole: a call that a crash has cut could not be taken back, and clients run
+what they were given. Reasoning is `reasoning_content`, as the servers that have it call it.
+
 The setting `completions_on_disconnect` says what happens to a reply whose client has left: it is finished (the default)
 or stopped. Either way it is kept.
 
 Must stay true (tests/server/compat/test_projections.py): the first chunk names the role, exactly one has a finish
 reason, and nothing but usage and `[DONE]` follows it; the chunks' text is the completion's.
-
-Must stay true (tests/server/compat/test_chat_completions.py): the official SDK gets what it expects, with and without a
-chat.
+(tests/server/compat/test_chat_completions.py): the official SDK gets what it expects, with and without a chat.
 """
 
 from __future__ import annotations
@@ -42,20 +34,15 @@ from indelible.api.inputs import ChatChanges, Interruption
 from indelible.content import Block, Message, Reasoning, ReasoningDelta, TextDelta, ToolCall, ToolResult, encode
 from indelible.errors import Invalid
 from indelible.ids import new_id
-from indelible.server.compat.openai import PREFIX, RunningUsage, answer_failure
+from indelible.server.compat import requests
+from indelible.server.compat.openai import PREFIX, RunningUsage, answer_failure, find_model_name
 from indelible.server.compat.openai_items import check_objects, make_result, read_content
-from indelible.server.compat.openai_models import find_model_name
-from indelible.server.compat.projection import PartHandlers, TurnProjection, WireStream, collect
-from indelible.server.compat.requests import WireBody, continue_with, divide, join_neighbours, read_body, read_file
-from indelible.server.compat.responses_request import FunctionTool, Metadata, ToolRequest, read_choice
-from indelible.server.limits import WithSlot
+from indelible.server.compat.projection import PartHandlers, TurnProjection, answer_stream, collect
 from indelible.server.router import HEADER, Router
 from indelible.server.state import Reads, ReadyState, Writes, answer_json
 from indelible.service.turns import TurnService, TurnSettings, TurnStart
 
 DONE: Final = b"data: [DONE]\n\n"
-
-
 _REASONS: Final = {"length": "length", "content_filter": "content_filter"}
 
 
@@ -141,10 +128,7 @@ class CompletionProjection(TurnProjection):
             chunk["usage"] = None
         self.emit(b"data: %b\n\n" % encode(chunk))
 
-    parts: ClassVar[PartHandlers] = {
-        TextDelta: _read_text,
-        ReasoningDelta: _read_reasoning,
-    }
+    parts: ClassVar[PartHandlers] = {TextDelta: _read_text, ReasoningDelta: _read_reasoning}
 
 
 def _show_call(call: dict[str, Any]) -> dict[str, Any]:
@@ -152,11 +136,11 @@ def _show_call(call: dict[str, Any]) -> dict[str, Any]:
     return {"id": call["id"], "type": "function", "function": function}
 
 
-class CompletionFunction(FunctionTool, kw_only=True):
+class CompletionFunction(requests.FunctionTool, kw_only=True):
     type: str = "function"
 
 
-class CompletionTool(WireBody, kw_only=True):
+class CompletionTool(requests.WireBody, kw_only=True):
     """A tool of another type has no function; it is left out, as in Responses."""
 
     type: str = "function"
@@ -167,12 +151,12 @@ class CompletionTool(WireBody, kw_only=True):
         if self.type == "function" and self.function is None:
             raise ValueError("a tool of type function needs its function")
 
-    def to_tool(self) -> FunctionTool:
+    def to_tool(self) -> requests.FunctionTool:
         named = self.function or CompletionFunction(name=str((self.custom or {}).get("name") or ""))
         return replace(named, type=self.type)
 
 
-class CompletionRequest(ToolRequest, kw_only=True):
+class CompletionRequest(requests.ToolRequest, kw_only=True):
     off: ClassVar = {
         "n": [1],
         "logprobs": [False],
@@ -186,62 +170,34 @@ class CompletionRequest(ToolRequest, kw_only=True):
     }
 
     messages: list[dict[str, Any]]
-    model: str | None = None
-    stream: bool | None = None
     stream_options: dict[str, Any] | None = None
     tools: list[CompletionTool] | None = None
-    parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
     reasoning_effort: str | None = None
     verbosity: str | None = None
-    service_tier: str | None = None
-    metadata: Metadata | None = None
-    prompt_cache_key: str | None = None
-    safety_identifier: str | None = None
-    user: str | None = None
-    store: bool | None = None
 
     @property
     def wants_usage(self) -> bool:
         return bool((self.stream_options or {}).get("include_usage"))
 
     def to_settings(self, system: str | None) -> TurnSettings:
-        parameters = self._to_parameters() or None
+        parameters = self.name_parameters(
+            max_tokens=self.max_completion_tokens or self.max_tokens,
+            seed=self.seed,
+            stop=self.stop,
+            effort=self.reasoning_effort,
+            verbosity=self.verbosity,
+            format=_read_format(self.response_format),
+        )
         return TurnSettings(model=self.model, system=system, parameters=parameters, tools=self.to_specs())
 
     @property
-    def declared(self) -> list[FunctionTool]:
+    def declared(self) -> list[requests.FunctionTool]:
         return [tool.to_tool() for tool in self.tools or ()]
-
-    def _to_parameters(self) -> dict[str, Any]:
-        named = {
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "max_tokens": self.max_completion_tokens or self.max_tokens,
-            "frequency_penalty": self.frequency_penalty,
-            "presence_penalty": self.presence_penalty,
-            "seed": self.seed,
-            "stop": self.stop,
-            "effort": self.reasoning_effort,
-            "verbosity": self.verbosity,
-            "format": _read_format(self.response_format),
-            "tool_choice": read_choice(self.tool_choice) if self.served else None,
-            "parallel_tool_calls": self.parallel_tool_calls if self.served else None,
-            "service_tier": None if self.service_tier == "auto" else self.service_tier,
-            "metadata": self.metadata or None,
-            "prompt_cache_key": self.prompt_cache_key,
-            "safety_identifier": self.safety_identifier,
-            "user": self.user,
-        }
-        return {name: value for name, value in named.items() if value is not None}
 
 
 def _read_format(given: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -253,7 +209,7 @@ def _read_format(given: dict[str, Any] | None) -> dict[str, Any] | None:
 
 def read_messages(given: Sequence[dict[str, Any]]) -> list[Message]:
     """The messages of the request."""
-    return join_neighbours([_read_message(message) for message in given])
+    return requests.join_neighbours([_read_message(message) for message in given])
 
 
 def _read_message(given: dict[str, Any]) -> Message:
@@ -302,15 +258,13 @@ def _read_parts(content: Any) -> list[Block]:
 def _read_part(part: dict[str, Any]) -> list[Block]:
     kind, body = part.get("type"), part.get(str(part.get("type")))
     if kind == "image_url" and isinstance(body, dict) and isinstance(body.get("url"), str):
-        return [read_file(body["url"], media_type=None if body["url"].startswith("data:") else "image/png")]
+        return [requests.read_file(body["url"], media_type=None if body["url"].startswith("data:") else "image/png")]
     if kind == "file" and isinstance(body, dict):
         return read_content([{"type": "input_file", **body}])
     return read_content([part])
 
 
 CHAT: Final = "x-indelible-chat"
-
-
 router = Router(prefix=PREFIX)
 
 
@@ -323,7 +277,7 @@ async def create_completion(
     x_indelible_chat: Annotated[str | None, HEADER] = None,
 ) -> Response:
     """Create a chat completion: streamed, or when it is complete."""
-    body = await read_body(request, CompletionRequest)
+    body = await requests.read_body(request, CompletionRequest)
     body.model = await find_model_name(service, body.model)
     if body.stream:
         state.feed_slots.check(await service.get_user_id())
@@ -351,17 +305,7 @@ async def create_completion(
     on_end = archive if is_archived else None
     if body.stream:
         user_id = await service.get_user_id()
-        stream = WireStream(
-            state.app.feed,
-            start,
-            projection,
-            pace=state.pace,
-            user_id=user_id,
-            headers=[(name.encode(), value.encode()) for name, value in headers.items()],
-            on_leave=on_leave,
-            on_end=on_end,
-        )
-        return WithSlot(stream, state.feed_slots, user_id)
+        return answer_stream(state, start, projection, user_id, headers=headers, on_leave=on_leave, on_end=on_end)
     await collect(request, state.app.feed, start, projection, on_leave=on_leave)
     if on_end is not None:
         await on_end()
@@ -375,13 +319,13 @@ async def _start(
 ) -> TurnStart:
     """Go on with the chat of this name, or begin it. Without a name, begin one."""
     chat_id = new_id("chat") if name is None else await conversations.find_chat_id(name)
-    system, given = divide(messages)
+    system, given = requests.divide(messages)
     settings = body.to_settings(system)
     if name is None or not await conversations.exists(chat_id):
         return await conversations.create(chat_id, given, settings)
     if given.progress and (await conversations.get_status(chat_id)).status == "requires_action":
         awaited = {call.id for call in (await conversations.service.get_chat(chat_id)).action.calls}  # type: ignore[union-attr]
-        results: list[ToolResult] = continue_with(given.progress).results
+        results: list[ToolResult] = requests.continue_with(given.progress).results
         wanted = [result for result in results if result.call_id in awaited]
         return await conversations.submit(chat_id, wanted, settings=settings.to_patch(given_only=True))
     if given.progress:

@@ -16,8 +16,7 @@ from indelible.errors import NotFound
 from indelible.ids import new_id, read_creation_ms
 from indelible.server.compat.openai import PREFIX, name_conversation, read_conversation_name, show_list, show_page
 from indelible.server.compat.openai_items import write_items
-from indelible.server.compat.requests import WireBody, read_body
-from indelible.server.compat.responses_request import Metadata
+from indelible.server.compat.requests import Metadata, WireBody, read_body
 from indelible.server.compat.responses_stored import read_input
 from indelible.server.router import Router
 from indelible.server.state import Reads, State, Writes, answer_json
@@ -101,9 +100,4 @@ async def get_item(conversation_id: str, item_id: str, service: Reads) -> Respon
 
 def _show(chat_id: str, metadata: dict[str, str]) -> dict[str, Any]:
     created_at = read_creation_ms(chat_id) // 1000
-    return {
-        "id": name_conversation(chat_id),
-        "object": "conversation",
-        "created_at": created_at,
-        "metadata": metadata,
-    }
+    return {"id": name_conversation(chat_id), "object": "conversation", "created_at": created_at, "metadata": metadata}

@@ -1,30 +1,21 @@
-"""What OpenAI's APIs share: names, errors, pages, usage.
+"""What OpenAI's APIs share: names, models, errors, pages, usage.
 
-The names of responses, conversations and items. They are derived, so none is stored.
+The names of responses, conversations and items are derived, so none is stored. A conversation is a chat: `conv_…` and
+`chat_…` have the same end. A response is a turn from where it started or was resumed: `resp_`, the end of the chat's
+id, and the number of the event there (service/turns.py). A turn that waited for results is two responses, as it is two
+requests. An item of a response has the end of the response's name and its place in the output; an item of a
+conversation has the ends of the chat's and the message's ids and the place of its block. So an item that a client only
+refers to is found again, in the user's own chats and without a search (responses_stored.py).
 
-A conversation is a chat: `conv_…` and `chat_…` have the same end. A response is a turn from where it started or was
-resumed: `resp_`, the end of the chat's id, and the number of the event there (service/turns.py). A turn that
-waited for results is two responses, as it is two requests.
+Programs written for OpenAI say `gpt-5.1` where we say `openai:gpt-5.1`. The short name of a model is understood if
+exactly one of the server's models has it; everything else is left as it is, and refused with the names that exist (404,
+as by OpenAI; tests/server/compat/test_chat_completions.py).
 
-An item of a response has the end of the response's name and its place in the output; an item of a conversation has the
-ends of the chat's and the message's ids and the place of its block. So an item that a client only refers to is found
-again, in the user's own chats and without a search (responses_stored.py).
-
-What clients of OpenAI read when something fails: a failed reply as an answer with a status, and refusals by name.
-
-Most refusals are ours, and openai.py gives them OpenAI's shape. `RefusedByName` is for those that programs
-know by their status and code.
-
-A list as OpenAI pages it: `after` names the last item of the page before.
-
-The tokens of a turn, added up over its steps, as the two OpenAI wires count them.
-
-Errors in OpenAI's shape on `/v1`: `{"error": {"message", "type", "param", "code"}}`.
-
-Every error of this server is a problem (problems.py), wherever it was raised: a refused token, a body that is
-too large, a command that the chat's state forbids. One middleware around everything turns the problems of these paths
-into what the clients of that wire read, so no route and no check has to know of it. A refusal that is ours as 422 is
-400 here, which is what OpenAI answers.
+An error on `/v1` is `{"error": {"message", "type", "param", "code"}}`. Every error of this server is a problem
+(problems.py), wherever it was raised: a refused token, a body that is too large, a command that the chat's state
+forbids. One middleware around everything turns the problems of these paths into what the clients of that wire read, so
+no route and no check has to know of it. A refusal that is ours as 422 is 400 here, which is what OpenAI answers.
+`RefusedByName` is for refusals that programs know by their status and code.
 
 Must stay true (tests/server/compat/test_openai_errors.py): no answer above 399 under `/v1` is a problem.
 """
@@ -44,15 +35,35 @@ from indelible.content import Usage, encode
 from indelible.errors import Invalid, NotFound
 from indelible.ids import ULID
 from indelible.server.problems import MEDIA_TYPE
-from indelible.server.state import answer_json
+from indelible.server.router import Router
+from indelible.server.state import Reads, answer_json
+from indelible.service.chats import LocalService
 
+PREFIX: Final = "/v1"
+_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_CODES: Final = {
+    "invalid": None,
+    "bad_request": None,
+    "unauthorized": "invalid_api_key",
+    "not_allowed": "conversation_locked",
+    "too_many": "rate_limit_exceeded",
+}
+_STATUSES: Final = {
+    "rate_limit": 429,
+    "usage_limit": 429,
+    "overloaded": 503,
+    "timeout": 504,
+    "context_overflow": 400,
+    "content_filter": 400,
+    "config": 400,
+}
+MAX_ITEMS: Final = 100
 _RESPONSE: Final = re.compile(rf"resp_({ULID})([1-9][0-9]{{0,15}})")
-
-
 _CONVERSATION: Final = re.compile(rf"conv_({ULID})")
-
-
 _ITEM: Final = re.compile(rf"[a-z]{{2,4}}_({ULID})(?:([1-9][0-9]{{0,15}})_([0-9]{{1,6}})|({ULID})([0-9]{{2,6}}))")
+
+
+# --- names ---
 
 
 class ResponseName(NamedTuple):
@@ -117,15 +128,7 @@ def read_conversation_name(text: str) -> str:
     return f"chat_{found[1]}"
 
 
-_STATUSES: Final = {
-    "rate_limit": 429,
-    "usage_limit": 429,
-    "overloaded": 503,
-    "timeout": 504,
-    "context_overflow": 400,
-    "content_filter": 400,
-    "config": 400,
-}
+# --- failures and refusals by name ---
 
 
 class RefusedByName(Invalid):
@@ -160,7 +163,7 @@ def answer_failure(error: dict[str, Any] | None) -> Response:
     return answer
 
 
-MAX_ITEMS: Final = 100
+# --- pages and usage ---
 
 
 def show_page(items: Sequence[dict[str, Any]], *, limit: int, after: str | None, order: str) -> dict[str, Any]:
@@ -224,19 +227,7 @@ class RunningUsage:
         }
 
 
-PREFIX: Final = "/v1"
-
-
-_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-
-
-_CODES: Final = {
-    "invalid": None,
-    "bad_request": None,
-    "unauthorized": "invalid_api_key",
-    "not_allowed": "conversation_locked",
-    "too_many": "rate_limit_exceeded",
-}
+# --- problems as errors ---
 
 
 class OpenAIErrors:
@@ -297,3 +288,46 @@ def rewrite(status: int, body: bytes) -> tuple[int, bytes]:
 def _is_problem(start: Message) -> bool:
     named: dict[bytes, bytes] = dict(start.get("headers", ()))
     return named.get(b"content-type", b"").startswith(MEDIA_TYPE.encode())
+
+
+# --- models ---
+
+router = Router(prefix=PREFIX)
+
+
+@router.get("/models")
+async def list_models(service: Reads) -> Response:
+    """List the models."""
+    page = await service.list_models()
+    return answer_json({"object": "list", "data": [_show(model.id) for model in page.items]})
+
+
+@router.get("/models/{model_id:path}")
+async def get_model(model_id: str, service: Reads) -> Response:
+    """Get one model."""
+    page = await service.list_models()
+    if all(model.id != model_id for model in page.items):
+        raise _refuse(f"The model {model_id[:100]!r} does not exist.")
+    return answer_json(_show(model_id))
+
+
+async def find_model_name(service: LocalService, given: str | None) -> str | None:
+    """The name of a model that may be used: the given one, or the only one that ends so. Raises `RefusedByName`."""
+    name = given
+    if given is not None and ":" not in given:
+        names = [model.id for model in (await service.list_models()).items]
+        meant = [name for name in names if name.partition(":")[2].partition("@")[0] == given]
+        name = meant[0] if len(meant) == 1 and given not in names else given
+    try:
+        service.check_model(name)
+    except Invalid as error:
+        raise _refuse(str(error)) from error
+    return name
+
+
+def _refuse(message: str) -> RefusedByName:
+    return RefusedByName(message, status=404, code="model_not_found", param="model")
+
+
+def _show(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "indelible"}

@@ -1,7 +1,8 @@
-"""One turn of a chat in the words of another wire. Pure: the same events always give the same frames.
+"""One turn of a chat in the words of another wire, streamed as server-sent events or read to its end.
 
 `TurnProjection` is the one place that reads the events of a feed for the wires: which of them belong to the turn,
-where an attempt ends, and how the turn does. A wire implements one method per fact. It gets
+where an attempt ends, and how the turn does. It is pure: the same events always give the same frames. A wire implements
+one method per fact. It gets
 
     open_attempt        an attempt began; its parts follow
     one method per part (`parts`)
@@ -12,8 +13,6 @@ where an attempt ends, and how the turn does. A wire implements one method per f
 and calls `emit` with finished frames. Two readers may get events in different order only where no wire depends on the
 order: rows of an attempt always come between its beginning and its end, in order. That is why frames can be numbered,
 and why the numbers are the same in every replay.
-
-A projection over HTTP: streamed as server-sent events, or read to its end and answered at once.
 
 A stream is a reader of the chat's feed like any other (server/sse.py): frames exist only for what is on disk,
 a disconnect stops nothing, and a client that does not read holds up nobody. The frames of events that are ready
@@ -28,32 +27,32 @@ aborted, which every SDK raises on. A stream that merely ended would pass for a 
 reply then. It runs in the response's own task, so that no task is left without a parent.
 
 Must stay true (tests/server/compat/test_projections.py): for random turns, every prefix of the frames obeys the rules
-of its wire, and a replay gives the same frames.
-
-Must stay true (tests/server/compat/test_streams.py): a stream that is cut at any frame leaves nothing running, and the
-reply is finished. tests/server/test_draining.py: at shutdown a stream is whole, or its client raises.
+of its wire, and a replay gives the same frames. (tests/server/compat/test_streams.py): a stream that is cut at any
+frame leaves nothing running, and the reply is finished. (tests/server/test_draining.py): at shutdown a stream is whole,
+or its client raises.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any, ClassVar, Final, Literal
 
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from indelible.api.events import FeedEvent
 from indelible.errors import ChatNotFound
 from indelible.feed import Feed, Reader
+from indelible.server.limits import WithSlot
 from indelible.server.problems import NotReady
-from indelible.server.sse import Events, FeedResponse, Pace
+from indelible.server.sse import Events, FeedResponse, Pace, wait_for_leave
+from indelible.server.state import ServerState
 from indelible.service.turns import TurnStart
 
 TurnOutcome = Literal["complete", "waiting", "interrupted", "failed", "edited"]
-
-
 PartHandlers = Mapping[type, Callable[[Any, Any], object]]
 
 
@@ -93,7 +92,7 @@ class TurnProjection:
                 if handler is not None:
                     handler(self, part)
         else:
-            read = _READERS.get(event.kind)
+            read = self._readers.get(event.kind)
             if read is not None:
                 read(self, event.data)
         return self._drain() if self._frames else []
@@ -168,21 +167,18 @@ class TurnProjection:
         self.close()
         self.is_over = True
 
-
-_READERS: Mapping[str, Callable[[TurnProjection, dict[str, Any]], None]] = {
-    "attempt": TurnProjection._read_attempt,
-    "message": TurnProjection._read_message,
-    "reset": TurnProjection._read_end_of_attempt,
-    "retry": TurnProjection._read_end_of_attempt,
-    "error": TurnProjection._read_error,
-    "action": TurnProjection._read_action,
-    "status": TurnProjection._read_status,
-}
+    _readers: ClassVar[Mapping[str, Callable[[Any, dict[str, Any]], None]]] = {
+        "attempt": _read_attempt,
+        "message": _read_message,
+        "reset": _read_end_of_attempt,
+        "retry": _read_end_of_attempt,
+        "error": _read_error,
+        "action": _read_action,
+        "status": _read_status,
+    }
 
 
 Leave = Callable[[], Awaitable[object]]
-
-
 _PIECE_BYTES: Final = 64 * 1024
 
 
@@ -198,7 +194,7 @@ class WireStream(FeedResponse):
         pace: Pace,
         user_id: str,
         skip: int = 0,
-        headers: Iterable[tuple[bytes, bytes]] = (),
+        headers: Mapping[str, str] | None = None,
         on_leave: Leave | None = None,
         on_end: Leave | None = None,
     ) -> None:
@@ -206,7 +202,7 @@ class WireStream(FeedResponse):
         self._after: str | None = start.cursor
         self._projection = projection
         self._skip = skip
-        self.more_headers = list(headers)
+        self.more_headers = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
         self._on_leave = on_leave
         self._on_end = on_end
         self._is_feed_over = False
@@ -259,6 +255,14 @@ class WireStream(FeedResponse):
             await self.send_timed(b"".join(frames), send)
 
 
+def answer_stream(
+    state: ServerState, start: TurnStart, projection: TurnProjection, user_id: str, **more: Any
+) -> Response:
+    """The response that streams a turn, in a slot of its user. `more` is for the `WireStream`."""
+    stream = WireStream(state.app.feed, start, projection, pace=state.pace, user_id=user_id, **more)
+    return WithSlot(stream, state.feed_slots, user_id)
+
+
 def _open(
     feed: Feed, start: TurnStart, after: str | None, *, user_id: str | None = None, stays: Callable[[], bool]
 ) -> AbstractAsyncContextManager[Reader]:
@@ -275,7 +279,7 @@ async def collect(
 
     Raises `NotReady` if the process shuts down first. It drains for a client that is still there.
     """
-    leaving = asyncio.create_task(_wait_for_leave(request), name="watching for a disconnect")
+    leaving = asyncio.create_task(wait_for_leave(request.receive), name="watching for a disconnect")
     reading = asyncio.create_task(_read_turn(feed, start, projection, leaving), name="reading a turn")
     try:
         await asyncio.wait([reading, leaving], return_when=asyncio.FIRST_COMPLETED)
@@ -319,8 +323,3 @@ async def project_stored(events: AsyncIterator[FeedEvent], projection: TurnProje
             projection.project(event)
             if projection.is_over:
                 return
-
-
-async def _wait_for_leave(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        continue

@@ -1,13 +1,12 @@
-"""`/v1/responses`: create, stream, retrieve, resume, cancel and delete responses (docs/openai.md).
+"""`/v1/responses`: create, stream, retrieve, resume, cancel, count and delete responses (docs/openai.md).
 
 A response is a turn of a chat, and every route is a projection of its events (projection.py). Creating one
 without a predecessor creates a chat with the given input as its history. `previous_response_id` continues the chat
 if the response is its end, and a copy of it otherwise: what was answered meanwhile stays as it is (P10).
 
-How many tokens a request would take, as far as that can be known without asking its model.
-
-What the chat has so far was counted by the model that answered last: its input, and its reply. What came after that,
-and the request itself, is estimated from its size, as for summaries (loop/prompt/compact.py).
+How many tokens a request would take is told as far as that can be known without asking its model. What the chat has so
+far was counted by the model that answered last: its input, and its reply. What came after that, and the request itself,
+is estimated from its size, as for summaries (loop/prompt/compact.py).
 
 Must stay true (tests/server/compat/test_responses.py): the official SDK, unmodified, gets what it expects; a response
 that failed to be created has changed nothing.
@@ -28,47 +27,33 @@ from indelible.content import Message, Role, Text, ToolResult, encode
 from indelible.errors import Invalid, NotAllowed
 from indelible.ids import new_id
 from indelible.loop.prompt.compact import estimate_tokens
-from indelible.server.compat.openai import PREFIX, ResponseName, answer_failure, read_response_name, show_page
+from indelible.server.compat import openai, requests
+from indelible.server.compat import responses_stored as stored
 from indelible.server.compat.openai_items import write_items
-from indelible.server.compat.openai_models import find_model_name
-from indelible.server.compat.projection import WireStream, collect, project_stored
-from indelible.server.compat.requests import Continuation, continue_with, divide, read_body
-from indelible.server.compat.responses_request import MOST_INPUTS, ResponseRequest, hash_settings, read_note
-from indelible.server.compat.responses_stored import (
-    check_replies,
-    check_results,
-    load_previous,
-    load_projection,
-    load_response,
-    make_projection,
-    read_input,
-)
-from indelible.server.limits import WithSlot
+from indelible.server.compat.projection import answer_stream, collect, project_stored
 from indelible.server.router import Router
 from indelible.server.state import Reads, ReadyState, ServerState, State, Writes, answer_json
 from indelible.service.turns import TurnService, TurnSettings, TurnStart, start_at
 from indelible.store.payloads import ChatPatch
 
-router = Router(prefix=PREFIX)
-
-
+router = Router(prefix=openai.PREFIX)
 _CANCEL_WAIT_S = 30.0
 
 
 @router.post("/responses")
 async def create_response(request: Request, state: ReadyState, service: Reads, once: Writes) -> Response:
     """Create a response: streamed, in the background, or when it is complete."""
-    body = await read_body(request, ResponseRequest)
-    body.model = await find_model_name(service, body.model)
+    body = await requests.read_body(request, requests.ResponseRequest)
+    body.model = await openai.find_model_name(service, body.model)
     if body.stream:
         state.feed_slots.check(await service.get_user_id())
     turns = TurnService(once)
     start = await turns.start_turn(Starter(state, turns, body).start)
-    name = ResponseName(start.chat_id, start.seq)
+    name = openai.ResponseName(start.chat_id, start.seq)
     if start.at is None:
-        projection = await load_projection(state, turns, name)
+        projection = await stored.load_projection(state, turns, name)
     else:
-        projection = make_projection(state, name, body.to_repeated(), model=start.model, at=start.at)
+        projection = stored.make_projection(state, name, body.to_repeated(), model=start.model, at=start.at)
     is_kept = body.store is not False or body.previous_response_id is not None or body.conversation is not None
 
     async def forget() -> None:
@@ -76,16 +61,8 @@ async def create_response(request: Request, state: ReadyState, service: Reads, o
 
     if body.stream:
         user_id = await service.get_user_id()
-        stream = WireStream(
-            state.app.feed,
-            start,
-            projection,
-            pace=state.pace,
-            user_id=user_id,
-            headers=[(name.encode(), value.encode()) for name, value in body.left_out.items()],
-            on_end=None if is_kept else forget,
-        )
-        return WithSlot(stream, state.feed_slots, user_id)
+        on_end = None if is_kept else forget
+        return answer_stream(state, start, projection, user_id, headers=body.left_out, on_end=on_end)
     if body.background:
         await project_stored(state.app.feed.replay(start.chat_id, Position(name.seq)), projection)
     else:
@@ -93,7 +70,7 @@ async def create_response(request: Request, state: ReadyState, service: Reads, o
         if not is_kept:
             await forget()
     has_failed = projection.outcome == "failed" and not body.background
-    answer = answer_failure(projection.error) if has_failed else answer_json(projection.show())
+    answer = openai.answer_failure(projection.error) if has_failed else answer_json(projection.show())
     answer.headers.update(body.left_out)
     return answer
 
@@ -101,13 +78,13 @@ async def create_response(request: Request, state: ReadyState, service: Reads, o
 @router.post("/responses/input_tokens")
 async def count_input_tokens(request: Request, state: State, service: Reads) -> Response:
     """About how many input tokens a response to this request would take."""
-    body = await read_body(request, ResponseRequest)
-    body.model = await find_model_name(service, body.model)
+    body = await requests.read_body(request, requests.ResponseRequest)
+    body.model = await openai.find_model_name(service, body.model)
     turns = TurnService(service)
-    given = [] if body.input is None else await read_input(state, turns, body.input)
+    given = [] if body.input is None else await stored.read_input(state, turns, body.input)
     path: list[ChatMessage] = []
     if body.previous_response_id is not None:
-        name, previous = await load_previous(turns, body.previous_response_id)
+        name, previous = await stored.load_previous(turns, body.previous_response_id)
         path = await turns.list_whole_path(name.chat_id, upto=previous.last_id or previous.asked_id)
     elif body.chat_id is not None:
         path = await turns.list_whole_path(body.chat_id)
@@ -120,41 +97,39 @@ async def get_response(
     response_id: str, state: State, service: Reads, *, stream: bool = False, starting_after: int = -1
 ) -> Response:
     """Get a response as it is now, or its events after the one with this number."""
-    name = read_response_name(response_id)
+    name = openai.read_response_name(response_id)
     if not stream:
-        return answer_json((await load_response(state, TurnService(service), name)).show())
-    projection = await load_projection(state, TurnService(service), name)
+        return answer_json((await stored.load_response(state, TurnService(service), name)).show())
+    projection = await stored.load_projection(state, TurnService(service), name)
     state.check_ready()
     user_id = await service.get_user_id()
     start = start_at(name.chat_id, name.seq)
-    skip = max(0, starting_after + 1)
-    wire = WireStream(state.app.feed, start, projection, pace=state.pace, user_id=user_id, skip=skip)
-    return WithSlot(wire, state.feed_slots, user_id)
+    return answer_stream(state, start, projection, user_id, skip=max(0, starting_after + 1))
 
 
 @router.post("/responses/{response_id}/cancel")
 async def cancel_response(response_id: str, state: State, service: Reads) -> Response:
     """Stop a background response. What was written is kept, and is in its output."""
-    name = read_response_name(response_id)
+    name = openai.read_response_name(response_id)
     turns = TurnService(service)
-    projection = await load_projection(state, turns, name)
+    projection = await stored.load_projection(state, turns, name)
     if not projection.request["background"]:
         raise Invalid("Cannot cancel a synchronous response.")
     turn_id = (await turns.turn_facts(name.chat_id, name.seq)).turn_id
     await project_stored(state.app.feed.replay(name.chat_id, Position(name.seq)), projection)
     if not projection.is_over:
         await service.interrupt(name.chat_id, Interruption(turn=turn_id, wait_s=_CANCEL_WAIT_S))
-        projection = await load_response(state, turns, name)
+        projection = await stored.load_response(state, turns, name)
     return answer_json(projection.show())
 
 
 @router.delete("/responses/{response_id}")
 async def delete_response(response_id: str, service: Reads) -> Response:
     """Delete a response with its chat. One of a longer conversation is refused: the others would go with it."""
-    name = read_response_name(response_id)
+    name = openai.read_response_name(response_id)
     turns = TurnService(service)
     facts = await turns.turn_facts(name.chat_id, name.seq)
-    is_alone = not read_note(facts.request).continues and facts.end_id == facts.last_id
+    is_alone = not requests.read_note(facts.request).continues and facts.end_id == facts.last_id
     if facts.outcome is not None and not is_alone:
         detail = "This response is part of a longer conversation. Delete the conversation instead."
         raise NotAllowed(command="delete", state="idle", detail=detail)
@@ -172,68 +147,69 @@ async def list_input_items(
     order: Literal["asc", "desc"] = "desc",
 ) -> Response:
     """List the items that came with the request."""
-    name = read_response_name(response_id)
+    name = openai.read_response_name(response_id)
     turns = TurnService(service)
     facts = await turns.turn_facts(name.chat_id, name.seq)
-    path = await turns.list_path(name.chat_id, upto=facts.asked_id, limit=read_note(facts.request).inputs)
-    return answer_json(show_page(write_items(name.chat_id, path), limit=limit, after=after, order=order))
+    path = await turns.list_path(name.chat_id, upto=facts.asked_id, limit=requests.read_note(facts.request).inputs)
+    return answer_json(openai.show_page(write_items(name.chat_id, path), limit=limit, after=after, order=order))
 
 
 class Starter:
     """Starts the turn of a request: in a new chat, in that of its predecessor, or in a copy of that."""
 
-    def __init__(self, state: ServerState, turns: TurnService, body: ResponseRequest) -> None:
+    def __init__(self, state: ServerState, turns: TurnService, body: requests.ResponseRequest) -> None:
         self._state = state
         self._turns = turns
         self._body = body
         self._repeated = body.to_repeated()
 
     async def start(self) -> TurnStart:
-        messages = await read_input(self._state, self._turns, self._body.input)
+        messages = await stored.read_input(self._state, self._turns, self._body.input)
         if self._body.previous_response_id is not None:
             return await self._continue(self._body.previous_response_id, messages)
         if self._body.chat_id is not None:
             return await self._join(self._body.chat_id, messages)
-        system, given = divide(messages)
+        system, given = requests.divide(messages)
         settings = self._body.to_settings(system)
         request = self._note(settings, inputs=len(given.history) + 1 + len(given.progress))
         ephemeral = self._body.store is False
         return await self._turns.create(new_id("chat"), given, settings, ephemeral=ephemeral, request=request)
 
     async def _continue(self, previous_id: str, messages: Sequence[Message]) -> TurnStart:
-        added = continue_with(messages)
-        previous, facts = await load_previous(self._turns, previous_id)
+        added = requests.continue_with(messages)
+        previous, facts = await stored.load_previous(self._turns, previous_id)
         chat_id, end = previous.chat_id, facts.last_id or facts.asked_id
         if facts.outcome is None:
             detail = f"The previous response {previous} is still in progress."
             raise NotAllowed(command="send", state="running", detail=detail)
-        await check_replies(self._turns, chat_id, messages, upto=facts.last_id)
+        await stored.check_replies(self._turns, chat_id, messages, upto=facts.last_id)
         settings = self._body.to_settings(added.system)
-        patch = settings.to_patch() if read_note(facts.request).settings != hash_settings(settings) else None
+        is_new = requests.read_note(facts.request).settings != requests.hash_settings(settings)
+        patch = settings.to_patch() if is_new else None
         if facts.outcome == "waiting":
             _check_answered(facts.awaited, added.results)
             return await self._resume(chat_id, added, settings, patch)
         if added.results and not added.blocks:
             raise Invalid(f"No function call of {previous} waits for this output.")
-        await check_results(self._turns, chat_id, added.results, upto=facts.last_id)
+        await stored.check_results(self._turns, chat_id, added.results, upto=facts.last_id)
         is_free = facts.status in ("idle", "error") and not facts.has_queue
         copy_at = None if facts.end_id == end and is_free else end
         return await self._send(chat_id, added, settings, patch, copy_at=copy_at)
 
     async def _join(self, chat_id: str, messages: Sequence[Message]) -> TurnStart:
-        added = continue_with(messages)
-        await check_replies(self._turns, chat_id, messages)
+        added = requests.continue_with(messages)
+        await stored.check_replies(self._turns, chat_id, messages)
         settings = self._body.to_settings(added.system)
         status = (await self._turns.get_status(chat_id)).status
         if status == "requires_action" and added.results:
             return await self._resume(chat_id, added, settings)
         if not added.blocks:
             raise Invalid("No function call of this conversation waits for this output.")
-        await check_results(self._turns, chat_id, added.results)
+        await stored.check_results(self._turns, chat_id, added.results)
         return await self._send(chat_id, added, settings, settings.to_patch(given_only=True))
 
     async def _resume(
-        self, chat_id: str, added: Continuation, settings: TurnSettings, patch: ChatPatch | None = None
+        self, chat_id: str, added: requests.Continuation, settings: TurnSettings, patch: ChatPatch | None = None
     ) -> TurnStart:
         """Bring the results that the turn waits for; what the user says beside them joins it."""
         request = self._note(settings, continues=True)
@@ -242,7 +218,7 @@ class Starter:
     async def _send(
         self,
         chat_id: str,
-        added: Continuation,
+        added: requests.Continuation,
         settings: TurnSettings,
         patch: ChatPatch | None,
         *,
@@ -261,8 +237,8 @@ class Starter:
         more = {"continues": True} if continues else {}
         return {
             "response": self._repeated,
-            "settings": hash_settings(settings),
-            "inputs": min(inputs, MOST_INPUTS),
+            "settings": requests.hash_settings(settings),
+            "inputs": min(inputs, requests.MOST_INPUTS),
             **more,
         }
 

@@ -17,7 +17,7 @@ removes.
 Must stay true (tests/server/compat/test_projections.py): all of the above at every prefix of every turn, judged by
 the SDK's own accumulator.
 
-responses_items.py has the items; routes.py the routes.
+responses_items.py has the items; responses.py the routes.
 """
 
 from __future__ import annotations
@@ -27,21 +27,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, ClassVar, Final, NamedTuple
 
-from indelible.content import (
-    Finish,
-    ReasoningDelta,
-    ReasoningEnd,
-    ReasoningStart,
-    Source,
-    TextDelta,
-    TextEnd,
-    TextStart,
-    ToolCall,
-    ToolInputDelta,
-    ToolInputStart,
-    ToolResult,
-    encode,
-)
+from indelible import content
+from indelible.content import encode
 from indelible.server.compat.openai import RunningUsage, name_response_item
 from indelible.server.compat.projection import PartHandlers, TurnProjection
 from indelible.server.compat.responses_items import CallItem, Event, Item, OwnCallItem, ReasoningItem, TextItem
@@ -195,28 +182,22 @@ class ResponseProjection(TurnProjection):
 
     # --- parts ---
 
-    def _start_text(self, part: TextStart | TextDelta) -> Item:
+    def _start_text(self, part: content.TextStart | content.TextDelta) -> Item:
         return self._open_item(("text", part.id), TextItem(self._name("msg"), len(self.items)))
 
-    def _read_text(self, part: TextDelta) -> None:
+    def _read_text(self, part: content.TextDelta) -> None:
         item = self._open.get(("text", part.id)) or self._start_text(part)
         self._grow(item, part.delta)
 
-    def _start_reasoning(self, part: ReasoningStart | ReasoningDelta) -> Item:
+    def _start_reasoning(self, part: content.ReasoningStart | content.ReasoningDelta) -> Item:
         return self._open_item(("reasoning", part.id), ReasoningItem(self._name("rs"), len(self.items)))
 
-    def _read_reasoning(self, part: ReasoningDelta) -> None:
+    def _read_reasoning(self, part: content.ReasoningDelta) -> None:
         item = self._open.get(("reasoning", part.id)) or self._start_reasoning(part)
         if part.delta:
             self._grow(item, part.delta)
 
-    def _end_text(self, part: TextEnd) -> None:
-        self._close(("text", part.id))
-
-    def _end_reasoning(self, part: ReasoningEnd) -> None:
-        self._close(("reasoning", part.id))
-
-    def _start_call(self, part: ToolInputStart | ToolCall) -> Item:
+    def _start_call(self, part: content.ToolInputStart | content.ToolCall) -> Item:
         key = ("call", part.id)
         known = self._open.get(key)
         if known is not None:
@@ -227,12 +208,12 @@ class ResponseProjection(TurnProjection):
             item = OwnCallItem(self._name("mcp"), len(self.items), part.id, part.name)
         return self._open_item(key, item)
 
-    def _read_input(self, part: ToolInputDelta) -> None:
+    def _read_input(self, part: content.ToolInputDelta) -> None:
         item = self._open.get(("call", part.id))
         if item is not None and part.delta:
             self._grow(item, part.delta)
 
-    def _read_call(self, part: ToolCall) -> None:
+    def _read_call(self, part: content.ToolCall) -> None:
         item = self._start_call(part)
         if part.arguments and not item.text:
             self._grow(item, part.arguments)
@@ -241,19 +222,19 @@ class ResponseProjection(TurnProjection):
         else:
             self._close(("call", part.id))
 
-    def _read_result(self, part: ToolResult) -> None:
+    def _read_result(self, part: content.ToolResult) -> None:
         item = self._open.get(("call", part.call_id))
         if isinstance(item, OwnCallItem):
             item.set_output(part.output)
             del self._open["call", part.call_id]
             self._send(item.close("failed" if part.is_error else "completed"))
 
-    def _read_source(self, part: Source) -> None:
+    def _read_source(self, part: content.Source) -> None:
         texts = [item for item in self._open.values() if isinstance(item, TextItem)]
         if texts and part.url:
             self._send([texts[-1].cite(part.url, part.title)])
 
-    def _read_finish(self, _part: Finish) -> None:
+    def _read_finish(self, _part: content.Finish) -> None:
         for key, item in list(self._open.items()):
             if isinstance(item, OwnCallItem):
                 self._send(item.complete_arguments())
@@ -298,16 +279,16 @@ class ResponseProjection(TurnProjection):
             self._sequence += 1
 
     parts: ClassVar[PartHandlers] = {
-        TextStart: _start_text,
-        TextDelta: _read_text,
-        TextEnd: _end_text,
-        ReasoningStart: _start_reasoning,
-        ReasoningDelta: _read_reasoning,
-        ReasoningEnd: _end_reasoning,
-        ToolInputStart: _start_call,
-        ToolInputDelta: _read_input,
-        ToolCall: _read_call,
-        ToolResult: _read_result,
-        Source: _read_source,
-        Finish: _read_finish,
+        content.TextStart: _start_text,
+        content.TextDelta: _read_text,
+        content.TextEnd: lambda self, part: self._close(("text", part.id)),
+        content.ReasoningStart: _start_reasoning,
+        content.ReasoningDelta: _read_reasoning,
+        content.ReasoningEnd: lambda self, part: self._close(("reasoning", part.id)),
+        content.ToolInputStart: _start_call,
+        content.ToolInputDelta: _read_input,
+        content.ToolCall: _read_call,
+        content.ToolResult: _read_result,
+        content.Source: _read_source,
+        content.Finish: _read_finish,
     }

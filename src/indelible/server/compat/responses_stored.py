@@ -25,19 +25,12 @@ from indelible.api.shapes import ChatMessage
 from indelible.content import Block, Message, Reasoning, Role, Text, ToolCall, ToolResult, encode
 from indelible.errors import Invalid, NotFound, TooLarge
 from indelible.server.access import MAX_BODY_BYTES
-from indelible.server.compat.openai import (
-    ItemName,
-    MessageName,
-    RefusedByName,
-    ResponseName,
-    find_item_name,
-    find_response_name,
-)
+from indelible.server.compat import openai
 from indelible.server.compat.openai_items import read_items
 from indelible.server.compat.projection import project_stored
+from indelible.server.compat.requests import read_note
 from indelible.server.compat.responses_items import Item, OwnCallItem, ReasoningItem, TextItem
 from indelible.server.compat.responses_projection import ResponseProjection, read_call_id
-from indelible.server.compat.responses_request import read_note
 from indelible.server.state import ServerState
 from indelible.service.turns import TurnService
 from indelible.store.queries.turn_facts import TurnFacts
@@ -46,14 +39,14 @@ _REFERENCE: Final = "item_reference"
 _NAMES: Final = {Text: "message", Reasoning: "reasoning", ToolCall: "function_call"}
 
 
-async def load_projection(state: ServerState, turns: TurnService, name: ResponseName) -> ResponseProjection:
+async def load_projection(state: ServerState, turns: TurnService, name: openai.ResponseName) -> ResponseProjection:
     """The projection of this response, at its beginning. Raises `NotFound` if the user has no such response."""
     facts = await turns.turn_facts(name.chat_id, name.seq)
     return make_projection(state, name, read_note(facts.request).response, model=facts.model, at=facts.asked_at)
 
 
 def make_projection(
-    state: ServerState, name: ResponseName, repeated: dict[str, Any], *, model: str | None, at: datetime
+    state: ServerState, name: openai.ResponseName, repeated: dict[str, Any], *, model: str | None, at: datetime
 ) -> ResponseProjection:
     """The projection of this response, whose request is to be repeated, at its beginning."""
     tools = frozenset(tool.get("name", "") for tool in repeated.get("tools") or ())
@@ -66,23 +59,23 @@ def make_projection(
     )
 
 
-async def load_response(state: ServerState, turns: TurnService, name: ResponseName) -> ResponseProjection:
+async def load_response(state: ServerState, turns: TurnService, name: openai.ResponseName) -> ResponseProjection:
     """The projection of this response, with everything that is stored of it."""
     projection = await load_projection(state, turns, name)
     await project_stored(state.app.feed.replay(name.chat_id, Position(name.seq)), projection)
     return projection
 
 
-async def load_previous(turns: TurnService, text: str) -> tuple[ResponseName, TurnFacts]:
+async def load_previous(turns: TurnService, text: str) -> tuple[openai.ResponseName, TurnFacts]:
     """The response that a request continues. For one that is gone, OpenAI has a refusal that agents know."""
-    name = find_response_name(text)
+    name = openai.find_response_name(text)
     try:
         if name is not None:
             return name, await turns.turn_facts(name.chat_id, name.seq)
     except NotFound:
         pass
     message = f"Previous response with id {text[:100]!r} not found."
-    raise RefusedByName(message, status=400, code="previous_response_not_found", param="previous_response_id")
+    raise openai.RefusedByName(message, status=400, code="previous_response_not_found", param="previous_response_id")
 
 
 async def read_input(state: ServerState, turns: TurnService, given: Any) -> list[Message]:
@@ -158,13 +151,13 @@ class _StoredItems:
     def __init__(self, state: ServerState, turns: TurnService) -> None:
         self._state = state
         self._turns = turns
-        self._latest: tuple[ResponseName, ResponseProjection] | None = None
+        self._latest: tuple[openai.ResponseName, ResponseProjection] | None = None
         self._left_bytes = MAX_BODY_BYTES
 
     async def find(self, text: str) -> list[Message]:
         """The messages of this item, as they are stored."""
         try:
-            found = await self._find(find_item_name(text))
+            found = await self._find(openai.find_item_name(text))
         except NotFound:
             found = None
         if found is None:
@@ -174,16 +167,16 @@ class _StoredItems:
             raise TooLarge(f"The items that the input refers to are too long (limit {MAX_BODY_BYTES:,} bytes).")
         return found
 
-    async def _find(self, name: ItemName | None) -> list[Message] | None:
+    async def _find(self, name: openai.ItemName | None) -> list[Message] | None:
         match name:
-            case ItemName(MessageName(chat_id, message_id), place):
+            case openai.ItemName(openai.MessageName(chat_id, message_id), place):
                 path = await self._turns.list_path(chat_id, upto=message_id, limit=1)
                 return _restore_block(path[-1], place) if path and path[-1].id == message_id else None
-            case ItemName(ResponseName() as parent, place):
+            case openai.ItemName(openai.ResponseName() as parent, place):
                 return _restore_item(await self._load(parent), place)
         return None
 
-    async def _load(self, name: ResponseName) -> ResponseProjection:
+    async def _load(self, name: openai.ResponseName) -> ResponseProjection:
         if self._latest is None or self._latest[0] != name:
             self._latest = (name, await load_response(self._state, self._turns, name))
         return self._latest[1]

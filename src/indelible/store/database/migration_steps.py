@@ -34,16 +34,15 @@ FROM chats WHERE title IS NULL AND head_id IS NOT NULL AND id > $1 ORDER BY id L
 """
 
 _HAS_NOTE: Final = """position(convert_to('"request"', 'UTF8') IN {}) > 0"""
-_NOTED: Final = """
-SELECT chat_id, id, blocks FROM messages
-WHERE (chat_id > $1 OR (chat_id = $1 AND id > $2)) AND {has_note} ORDER BY chat_id, id LIMIT $3
-"""
-_TURN_OF: Final = """
-SELECT e.seq, t.id AS turn_id, t.request FROM events AS e JOIN turns AS t ON t.chat_id = e.chat_id AND t.id = (
-    SELECT ref FROM events WHERE chat_id = $1 AND seq > e.seq AND kind = 'status' ORDER BY seq LIMIT 1
+_NOTED: Final = "SELECT chat_id, id, blocks FROM messages WHERE {has_note} AND {after}"
+_TURNS_OF: Final = """
+SELECT e.chat_id, e.ref AS message_id, e.seq, t.id AS turn_id, t.request
+FROM events AS e JOIN turns AS t ON t.chat_id = e.chat_id AND t.id = (
+    SELECT ref FROM events WHERE chat_id = e.chat_id AND seq > e.seq AND kind = 'status' ORDER BY seq LIMIT 1
 )
-WHERE e.chat_id = $1 AND e.kind = 'message' AND e.ref = $2
+WHERE e.chat_id = ANY($1) AND e.ref = ANY($2) AND e.kind = 'message'
 """
+_SET_REQUEST: Final = "UPDATE turns SET request = $1 WHERE chat_id = $2 AND id = $3"
 _MARK: Final = b'"is_error":true'
 _HAS_MARK: Final = {
     "sqlite": "instr({column}, {mark}) > 0",
@@ -92,18 +91,20 @@ async def move_requests(transaction: Transaction) -> None:
     names it.
     """
     has_note = "instr({}, '\"request\"') > 0" if transaction.dialect == "sqlite" else _HAS_NOTE
-    messages = _NOTED.format(has_note=has_note.format("blocks"))
+    messages = _NOTED.format(has_note=has_note.format("blocks"), after=_AFTER)
     last = ("", "")
     while rows := await transaction.all(messages, *last, _CHUNK_ROWS):
+        last = (rows[-1]["chat_id"], rows[-1]["id"])
+        written, requests = [], {}
         for row in rows:
-            last = (row["chat_id"], row["id"])
             blocks = _read_blocks(row["blocks"])
             notes = list(_pop_notes(blocks))
             if notes:
-                written = msgspec.json.encode(blocks)
-                await transaction.run("UPDATE messages SET blocks = $3 WHERE chat_id = $1 AND id = $2", *last, written)
+                written.append((msgspec.json.encode(blocks), row["chat_id"], row["id"]))
             if notes and "response" in notes[-1]:
-                await _keep_request(transaction, *last, notes[-1])
+                requests[row["chat_id"], row["id"]] = notes[-1]
+        await transaction.many(_SET_BLOCKS, written)
+        await _keep_requests(transaction, requests)
     for row in await transaction.all(f"SELECT chat_id, id, content FROM queue WHERE {has_note.format('content')}"):
         blocks = _read_blocks(row["content"])
         if list(_pop_notes(blocks)):
@@ -129,15 +130,20 @@ def _pop_notes(blocks: list[Any]) -> Iterator[dict[str, Any]]:
             yield note
 
 
-async def _keep_request(transaction: Transaction, chat_id: str, message_id: str, note: dict[str, Any]) -> None:
-    """Put the note into the turn whose status follows the message. Of two before one status, the later one counts."""
-    found = await transaction.one(_TURN_OF, chat_id, message_id)
-    if found is None:
-        return
-    kept = [] if found["request"] is None else msgspec.json.decode(found["request"])
-    ordered = sorted([*kept, [found["seq"], note]], key=itemgetter(0))
-    sql = "UPDATE turns SET request = $3 WHERE chat_id = $1 AND id = $2"
-    await transaction.run(sql, chat_id, found["turn_id"], msgspec.json.encode(ordered))
+async def _keep_requests(transaction: Transaction, requests: dict[tuple[str, str], dict[str, Any]]) -> None:
+    """Put each message's note into the turn whose status follows it. Of two before one status, the later one counts.
+
+    The events of a chat are looked through once for all of its messages: a long one has many of both.
+    """
+    chat_ids, message_ids = list({chat_id for chat_id, _ in requests}), [message_id for _, message_id in requests]
+    kept: dict[tuple[str, str], list[Any]] = {}
+    for found in await transaction.all(_TURNS_OF, chat_ids, message_ids):
+        note = requests.get((found["chat_id"], found["message_id"]))
+        if note is not None:
+            stored = [] if found["request"] is None else msgspec.json.decode(found["request"])
+            kept.setdefault((found["chat_id"], found["turn_id"]), stored).append([found["seq"], note])
+    rows = [(msgspec.json.encode(sorted(notes, key=itemgetter(0))), *turn) for turn, notes in kept.items()]
+    await transaction.many(_SET_REQUEST, rows)
 
 
 async def give_outcomes(transaction: Transaction) -> None:

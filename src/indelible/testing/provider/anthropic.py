@@ -20,48 +20,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import msgspec
 from msgspec.structs import replace
 
-from indelible.content import (
-    Block,
-    File,
-    Finish,
-    KeepAlive,
-    Part,
-    Reasoning,
-    ReasoningDelta,
-    ReasoningEnd,
-    ReasoningStart,
-    Role,
-    Source,
-    Text,
-    TextDelta,
-    TextEnd,
-    TextStart,
-    ToolCall,
-    ToolInputDelta,
-    ToolInputEnd,
-    ToolInputStart,
-    ToolResult,
-    ToolSpec,
-    Usage,
-    UsageUpdate,
-)
-from indelible.errors import ModelFailed
+from indelible import content
 from indelible.models.protocol import Call, CallOptions, PromptMessage
-from indelible.testing.provider.dialect import (
-    CREATED_AT,
-    ParsedRequest,
-    PartOrder,
-    ReplyWriter,
-    Transcript,
-    decode_base64,
-    encode_json,
-    find_orphans,
-    find_unanswered,
-    write_event,
-)
+from indelible.testing.provider import dialect
 from indelible.testing.provider.faults import Refusal, find_anthropic_type, refuse_as_anthropic, show_anthropic
 
 _REQUIRED: Final = ("model", "max_tokens", "messages")
@@ -83,6 +46,8 @@ class AnthropicDialect:
     name = "anthropic"
     path = "/v1/messages"
     reply_prefix = "msg_"
+    refuse_failure = staticmethod(refuse_as_anthropic)
+    show = staticmethod(show_anthropic)
 
     def find_key(self, headers: Mapping[str, str]) -> str | None:
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
@@ -92,7 +57,7 @@ class AnthropicDialect:
         message = "invalid x-api-key" if key else "x-api-key header is required"
         return Refusal(message, status=401, type="authentication_error")
 
-    def read(self, body: dict[str, Any], headers: Mapping[str, str]) -> ParsedRequest:
+    def read(self, body: dict[str, Any], headers: Mapping[str, str]) -> dialect.ParsedRequest:
         if "anthropic-version" not in headers:
             raise Refusal("anthropic-version: header is required")
         for field in _REQUIRED:
@@ -100,14 +65,14 @@ class AnthropicDialect:
                 raise Refusal(f"{field}: Field required")
         if not isinstance(body["messages"], list) or not body["messages"]:
             raise Refusal("messages: at least one message is required")
-        transcript = Transcript()
+        transcript = dialect.Transcript()
         for text, cache in _read_texts(body.get("system") or [], "system"):
             transcript.add("system", text, cache=cache)
         for at, message in enumerate(body["messages"]):
             _read_message(transcript, message, f"messages.{at}")
         parameters = {ours: body[theirs] for theirs, ours in _PARAMETERS.items() if theirs in body}
         effort = (body.get("output_config") or {}).get("effort")
-        return ParsedRequest(
+        return dialect.ParsedRequest(
             model=str(body["model"]),
             body=body,
             messages=transcript.messages,
@@ -117,13 +82,13 @@ class AnthropicDialect:
         )
 
     def check(self, call: Call) -> None:
-        if missing := find_unanswered(call.messages, at_once=True):
+        if missing := dialect.find_unanswered(call.messages, at_once=True):
             raise Refusal(
                 f"messages: `tool_use` ids were found without `tool_result` blocks immediately after: "
                 f"{', '.join(missing)}. Each `tool_use` block must have a corresponding `tool_result` block in the "
                 f"next message."
             )
-        if orphans := find_orphans(call.messages, at_once=True):
+        if orphans := dialect.find_orphans(call.messages, at_once=True):
             raise Refusal(
                 f"messages: unexpected `tool_use_id` found in `tool_result` blocks: {', '.join(orphans)}. Each "
                 f"`tool_result` block must have a corresponding `tool_use` block in the previous message."
@@ -133,17 +98,11 @@ class AnthropicDialect:
     def refuse(self, status: int, message: str) -> Refusal:
         return Refusal(message, status=status, type=find_anthropic_type(status))
 
-    def refuse_failure(self, failure: ModelFailed) -> Refusal:
-        return refuse_as_anthropic(failure)
-
-    def show(self, refusal: Refusal, request_id: str) -> dict[str, Any]:
-        return show_anthropic(refusal, request_id)
-
-    def open_reply(self, parsed: ParsedRequest, id: str) -> ReplyWriter:
+    def open_reply(self, parsed: dialect.ParsedRequest, id: str) -> dialect.ReplyWriter:
         return AnthropicReply(model=parsed.model, id=id)
 
     def list_models(self, names: Sequence[str]) -> dict[str, Any]:
-        created_at = datetime.fromtimestamp(CREATED_AT, UTC).isoformat()
+        created_at = datetime.fromtimestamp(dialect.CREATED_AT, UTC).isoformat()
         data = [
             {"type": "model", "id": name, "display_name": name, "created_at": created_at, "lifecycle": "active"}
             for name in names
@@ -153,42 +112,42 @@ class AnthropicDialect:
 
 def _check_trailing_space(messages: Sequence[PromptMessage]) -> None:
     last = messages[-1].blocks[-1]
-    if messages[-1].role == "assistant" and isinstance(last, Text) and last.text != last.text.rstrip():
+    if messages[-1].role == "assistant" and isinstance(last, content.Text) and last.text != last.text.rstrip():
         raise Refusal("messages: final assistant content cannot end with trailing whitespace")
 
 
-def _read_message(transcript: Transcript, message: Any, place: str) -> None:
+def _read_message(transcript: dialect.Transcript, message: Any, place: str) -> None:
     role = message.get("role") if isinstance(message, dict) else None
-    content = message.get("content") if isinstance(message, dict) else None
+    given = message.get("content") if isinstance(message, dict) else None
     if role == "system":
-        for text, cache in _read_texts(content, place):
+        for text, cache in _read_texts(given, place):
             transcript.add("system", text, cache=cache)
         return
     if role not in {"user", "assistant"}:
         raise Refusal(f'{place}.role: Input should be "user" or "assistant"')
-    if not content:
+    if not given:
         raise Refusal(
             f"{place}: all messages must have non-empty content except for the optional final assistant message"
         )
-    for at, raw in enumerate([{"type": "text", "text": content}] if isinstance(content, str) else content):
+    for at, raw in enumerate([{"type": "text", "text": given}] if isinstance(given, str) else given):
         block = _read_block(raw, f"{place}.content.{at}")
-        author: Role = "tool" if isinstance(block, ToolResult) and not block.provider_executed else role
+        author: content.Role = "tool" if isinstance(block, content.ToolResult) and not block.provider_executed else role
         transcript.add(author, block, cache=bool(raw.get("cache_control")))
 
 
-def _read_texts(content: Any, place: str) -> Iterator[tuple[Text, bool]]:
-    for raw in [{"text": content}] if isinstance(content, str) else content:
+def _read_texts(given: Any, place: str) -> Iterator[tuple[content.Text, bool]]:
+    for raw in [{"text": given}] if isinstance(given, str) else given:
         yield _read_text(raw, place), bool(raw.get("cache_control"))
 
 
-def _read_text(raw: dict[str, Any], place: str) -> Text:
+def _read_text(raw: dict[str, Any], place: str) -> content.Text:
     text = raw.get("text")
     if not isinstance(text, str) or not text.strip():
         raise Refusal(f"{place}: text content blocks must contain non-whitespace text")
-    return Text(text)
+    return content.Text(text)
 
 
-def _read_block(raw: Any, place: str) -> Block:
+def _read_block(raw: Any, place: str) -> content.Block:
     kind = raw.get("type") if isinstance(raw, dict) else None
     try:
         match kind:
@@ -197,58 +156,51 @@ def _read_block(raw: Any, place: str) -> Block:
             case str() if kind in _SHOWN:
                 return _read_file(raw)
             case "thinking":
-                return Reasoning(text=raw["thinking"], signature=raw["signature"])
+                return content.Reasoning(text=raw["thinking"], signature=raw["signature"])
             case "redacted_thinking":
-                return Reasoning(metadata={"redacted_thinking": raw["data"]})
+                return content.Reasoning(metadata={"redacted_thinking": raw["data"]})
             case "tool_use" | "server_tool_use":
-                call = ToolCall(raw["id"], raw["name"], encode_json(raw["input"]).decode())
+                call = content.ToolCall(raw["id"], raw["name"], dialect.encode_json(raw["input"]).decode())
                 return call if kind == "tool_use" else replace(call, provider_executed=True, metadata={"type": kind})
             case "tool_result":
-                output = _join_texts(raw.get("content"))
+                output = dialect.join_texts(raw.get("content"))
                 files, is_error = _read_shown(raw.get("content")), raw.get("is_error") is True
-                return ToolResult(raw["tool_use_id"], "", output, is_error=is_error, files=files)
+                return content.ToolResult(raw["tool_use_id"], "", output, is_error=is_error, files=files)
             case str() if kind.endswith(_RESULT):
                 output, metadata = raw["content"], {"type": kind}
-                return ToolResult(raw["tool_use_id"], "", output, provider_executed=True, metadata=metadata)
+                return content.ToolResult(raw["tool_use_id"], "", output, provider_executed=True, metadata=metadata)
     except KeyError as error:
         raise Refusal(f"{place}.{kind}.{error.args[0]}: Field required") from error
     raise Refusal(f"{place}: Input tag '{kind}' found using 'type' does not match any of the expected tags")
 
 
-def _read_file(raw: dict[str, Any]) -> Block:
+def _read_file(raw: dict[str, Any]) -> content.Block:
     source, name = raw["source"], raw.get("title")
     match source.get("type"):
         case "base64":
-            return File(media_type=source["media_type"], name=name, data=decode_base64(source["data"]))
+            return content.File(media_type=source["media_type"], name=name, data=dialect.decode_base64(source["data"]))
         case "text":
-            return File(media_type="text/plain", name=name, data=source["data"].encode())
+            return content.File(media_type="text/plain", name=name, data=source["data"].encode())
         case "content":
-            return Text(_join_texts(source["content"]))
+            return content.Text(dialect.join_texts(source["content"]))
         case "file":
-            return File(media_type="application/octet-stream", name=name, file_id=source["file_id"])
+            return content.File(media_type="application/octet-stream", name=name, file_id=source["file_id"])
         case _:
             media_type = "image/*" if raw["type"] == "image" else "application/pdf"
-            return File(media_type=media_type, name=name, url=source["url"])
+            return content.File(media_type=media_type, name=name, url=source["url"])
 
 
-def _read_shown(content: Any) -> list[File]:
+def _read_shown(given: Any) -> list[content.File]:
     """The pictures and documents in the result of a tool."""
-    blocks = content if isinstance(content, list) else []
+    blocks = given if isinstance(given, list) else []
     files = [_read_file(block) for block in blocks if block.get("type") in _SHOWN]
-    return [file for file in files if isinstance(file, File)]
+    return [file for file in files if isinstance(file, content.File)]
 
 
-def _join_texts(content: Any) -> str:
-    """The text of a tool's result, which is a string or a list of blocks."""
-    if not isinstance(content, list):
-        return content or ""
-    return "".join(block.get("text", f"[{block.get('type')}]") for block in content)
-
-
-def _read_tool(raw: dict[str, Any]) -> ToolSpec:
+def _read_tool(raw: dict[str, Any]) -> content.ToolSpec:
     if raw.get("type", "custom") != "custom":
-        return ToolSpec(name=raw["name"], provider_executed=True, options=raw)
-    return ToolSpec(
+        return content.ToolSpec(name=raw["name"], provider_executed=True, options=raw)
+    return content.ToolSpec(
         name=raw["name"], description=raw.get("description", ""), input_schema=raw.get("input_schema") or {}
     )
 
@@ -263,8 +215,8 @@ _STOP_REASONS: Final = {
     "content_filter": "refusal",
 }
 
-_PING: Final = write_event({"type": "ping"}, "ping")
-_STOP: Final = write_event({"type": "message_stop"}, "message_stop")
+_PING: Final = dialect.write_event({"type": "ping"}, "ping")
+_STOP: Final = dialect.write_event({"type": "message_stop"}, "message_stop")
 
 _DELTA_HEAD: Final = (
     b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"%b","%b":'
@@ -287,14 +239,14 @@ class _Block:
 
     def write_delta(self, delta: str) -> bytes:
         self.pieces.append(delta)
-        return self.head + encode_json(delta) + _DELTA_TAIL
+        return self.head + dialect.encode_json(delta) + _DELTA_TAIL
 
 
 class AnthropicReply:
     def __init__(self, *, model: str, id: str) -> None:
         self._id = id
         self._model = model
-        self._order = PartOrder()
+        self._order = dialect.PartOrder()
         self._has_begun = False
         self._content: list[dict[str, Any]] = []
         self._texts: dict[str, _Block] = {}
@@ -304,17 +256,20 @@ class AnthropicReply:
         self._signatures: dict[str, str | None] = {}
         self._calls: dict[str, _Block] = {}
         self._delta: dict[str, Any] = {"stop_reason": None, "stop_sequence": None}
-        self._usage = _show_usage(Usage())
+        self._usage = _show_usage(content.Usage())
 
-    def write(self, part: Part) -> list[bytes]:
+    def write(self, part: content.Part) -> list[bytes]:
         events: list[bytes] = []
         if not self._has_begun:
             self._has_begun = True
-            if isinstance(part, UsageUpdate):
+            if isinstance(part, content.UsageUpdate):
                 self._usage = _show_usage(part.usage)
-            events += [write_event({"type": "message_start", "message": self.build_whole()}, "message_start"), _PING]
+            events += [
+                dialect.write_event({"type": "message_start", "message": self.build_whole()}, "message_start"),
+                _PING,
+            ]
         for each in self._order.feed(part):
-            if type(each) is TextDelta:
+            if type(each) is content.TextDelta:
                 events.append(self._texts[each.id].write_delta(each.delta))
             else:
                 events += self._write(each)
@@ -326,7 +281,7 @@ class AnthropicReply:
     def write_error(self, body: Any) -> bytes:
         if body is None:
             body = show_anthropic(Refusal("Overloaded", type="overloaded_error"), f"req_{self._id}")
-        return write_event(body, "error")
+        return dialect.write_event(body, "error")
 
     def build_whole(self) -> dict[str, Any]:
         return {
@@ -341,52 +296,52 @@ class AnthropicReply:
 
     # --- one case per kind of part ---
 
-    def _write(self, part: Part) -> Iterator[bytes]:
+    def _write(self, part: content.Part) -> Iterator[bytes]:
         match part:
-            case TextStart():
+            case content.TextStart():
                 self._last_text = block = self._add({"type": "text", "text": ""}, b"text_delta", b"text")
                 self._texts[part.id] = block
                 yield self._start(block)
-            case TextEnd():
+            case content.TextEnd():
                 yield self._stop(self._texts.pop(part.id))
-            case Source():
+            case content.Source():
                 yield from self._cite(part)
-            case ReasoningStart() | ReasoningDelta() | ReasoningEnd():
+            case content.ReasoningStart() | content.ReasoningDelta() | content.ReasoningEnd():
                 yield from self._think(part)
-            case ToolInputStart():
+            case content.ToolInputStart():
                 kind = "server_tool_use" if part.provider_executed else "tool_use"
                 body = {"type": kind, "id": part.id, "name": part.name, "input": {}}
                 self._calls[part.id] = self._add(body, b"input_json_delta", b"partial_json")
                 yield self._start(self._calls[part.id])
-            case ToolInputDelta():
+            case content.ToolInputDelta():
                 yield self._calls[part.id].write_delta(part.delta)
-            case ToolInputEnd():
+            case content.ToolInputEnd():
                 yield self._stop(self._calls.pop(part.id))
-            case ToolResult(provider_executed=True):
+            case content.ToolResult(provider_executed=True):
                 yield from self._write_whole(_show_result(part))
-            case File(file_id=str(file_id)):
+            case content.File(file_id=str(file_id)):
                 yield from self._write_whole({"type": "container_upload", "file_id": file_id})
-            case KeepAlive():
+            case content.KeepAlive():
                 yield _PING
-            case Finish():
+            case content.Finish():
                 yield from self._finish(part)
             case _:
                 return
 
-    def _think(self, part: ReasoningStart | ReasoningDelta | ReasoningEnd) -> Iterator[bytes]:
+    def _think(self, part: content.ReasoningStart | content.ReasoningDelta | content.ReasoningEnd) -> Iterator[bytes]:
         redacted = (part.metadata or {}).get("redacted_thinking")
         block = self._thinking.get(part.id)
         if block is None and redacted is not None:
             self._redacted.add(part.id)
             yield from self._write_whole({"type": "redacted_thinking", "data": redacted})
-        elif block is None and part.id not in self._redacted and not isinstance(part, ReasoningStart):
+        elif block is None and part.id not in self._redacted and not isinstance(part, content.ReasoningStart):
             body = {"type": "thinking", "thinking": "", "signature": ""}
             block = self._thinking[part.id] = self._add(body, b"thinking_delta", b"thinking")
             yield self._start(block)
         self._signatures[part.id] = part.signature or self._signatures.get(part.id)
-        if block is not None and isinstance(part, ReasoningDelta) and part.delta:
+        if block is not None and isinstance(part, content.ReasoningDelta) and part.delta:
             yield block.write_delta(part.delta)
-        if isinstance(part, ReasoningEnd):
+        if isinstance(part, content.ReasoningEnd):
             yield from self._end_thinking(part.id)
 
     def _end_thinking(self, id: str) -> Iterator[bytes]:
@@ -400,20 +355,22 @@ class AnthropicReply:
             yield self._delta_event(block, {"type": "signature_delta", "signature": signature})
         yield self._stop(block)
 
-    def _cite(self, source: Source) -> Iterator[bytes]:
+    def _cite(self, source: content.Source) -> Iterator[bytes]:
         assert self._last_text is not None, "PartOrder lets no source come without a text"
         citation = _show_citation(source)
         self._last_text.body.setdefault("citations", []).append(citation)
         yield self._delta_event(self._last_text, {"type": "citations_delta", "citation": citation})
 
-    def _finish(self, finish: Finish) -> Iterator[bytes]:
+    def _finish(self, finish: content.Finish) -> Iterator[bytes]:
         named = finish.metadata or {}
         self._delta = {
             "stop_reason": named.get("stop_reason", _STOP_REASONS[finish.reason]),
             "stop_sequence": named.get("stop_sequence"),
         }
-        self._usage = _show_usage(finish.usage or Usage())
-        yield write_event({"type": "message_delta", "delta": self._delta, "usage": self._usage}, "message_delta")
+        self._usage = _show_usage(finish.usage or content.Usage())
+        yield dialect.write_event(
+            {"type": "message_delta", "delta": self._delta, "usage": self._usage}, "message_delta"
+        )
         yield _STOP
 
     # --- blocks ---
@@ -424,28 +381,30 @@ class AnthropicReply:
 
     def _start(self, block: _Block) -> bytes:
         event = {"type": "content_block_start", "index": block.index, "content_block": block.body}
-        return write_event(event, "content_block_start")
+        return dialect.write_event(event, "content_block_start")
 
     def _stop(self, block: _Block) -> bytes:
         whole = "".join(block.pieces)
         if block.field == "partial_json":
-            block.body["input"] = _read_object(whole)
+            block.body["input"] = dialect.read_object(whole)
         else:
             block.body[block.field] = whole
-        return write_event({"type": "content_block_stop", "index": block.index}, "content_block_stop")
+        return dialect.write_event({"type": "content_block_stop", "index": block.index}, "content_block_stop")
 
     def _write_whole(self, body: dict[str, Any]) -> Iterator[bytes]:
         self._content.append(body)
         index = len(self._content) - 1
-        yield write_event({"type": "content_block_start", "index": index, "content_block": body}, "content_block_start")
-        yield write_event({"type": "content_block_stop", "index": index}, "content_block_stop")
+        yield dialect.write_event(
+            {"type": "content_block_start", "index": index, "content_block": body}, "content_block_start"
+        )
+        yield dialect.write_event({"type": "content_block_stop", "index": index}, "content_block_stop")
 
     def _delta_event(self, block: _Block, delta: dict[str, Any]) -> bytes:
         event = {"type": "content_block_delta", "index": block.index, "delta": delta}
-        return write_event(event, "content_block_delta")
+        return dialect.write_event(event, "content_block_delta")
 
 
-def _show_usage(usage: Usage) -> dict[str, Any]:
+def _show_usage(usage: content.Usage) -> dict[str, Any]:
     """Anthropic counts cache reads and cache writes separately from the other input."""
     return {
         "input_tokens": usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens,
@@ -456,16 +415,16 @@ def _show_usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _show_result(result: ToolResult) -> dict[str, Any]:
+def _show_result(result: content.ToolResult) -> dict[str, Any]:
     """`web_search` gives a `web_search_tool_result`; a plain-text error gets the shape of an error."""
     family = "tool_search_tool" if result.name.startswith("tool_search_tool") else result.name
-    content = result.output
-    if result.is_error and not isinstance(content, dict):
-        content = {"type": f"{family}_tool_result_error", "error_code": "unavailable"}
-    return {"type": f"{family}_tool_result", "tool_use_id": result.call_id, "content": content}
+    given = result.output
+    if result.is_error and not isinstance(given, dict):
+        given = {"type": f"{family}_tool_result_error", "error_code": "unavailable"}
+    return {"type": f"{family}_tool_result", "tool_use_id": result.call_id, "content": given}
 
 
-def _show_citation(source: Source) -> dict[str, Any]:
+def _show_citation(source: content.Source) -> dict[str, Any]:
     shown: dict[str, Any] = {"cited_text": source.quote or ""}
     if source.url is not None:
         shown |= {"type": "web_search_result_location", "url": source.url, "title": source.title}
@@ -474,10 +433,3 @@ def _show_citation(source: Source) -> dict[str, Any]:
         shown |= {"type": "char_location", "document_title": source.title, "document_index": 0}
         shown |= {"start_char_index": 0, "end_char_index": len(source.quote or "")}
     return shown | (source.metadata or {})
-
-
-def _read_object(arguments: str) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(arguments, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeEncodeError):
-        return {}

@@ -28,27 +28,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from indelible.content import (
-    Block,
-    File,
-    Finish,
-    Part,
-    ReasoningDelta,
-    ReasoningEnd,
-    ReasoningStart,
-    Role,
-    Source,
-    Text,
-    TextDelta,
-    TextEnd,
-    TextStart,
-    ToolCall,
-    ToolInputDelta,
-    ToolInputEnd,
-    ToolInputStart,
-    ToolResult,
-    ToolSpec,
-)
+from indelible import content
 from indelible.errors import ModelFailed
 from indelible.models.protocol import Call, CallOptions, PromptMessage
 from indelible.testing.provider.faults import Refusal
@@ -64,7 +44,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     body: dict[str, Any]
     instructions: Sequence[PromptMessage] = ()
     messages: Sequence[PromptMessage]
-    tools: list[ToolSpec] = []
+    tools: list[content.ToolSpec] = []
     options: CallOptions = CallOptions()
     streams: bool = False
 
@@ -77,7 +57,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
 class ReplyWriter(Protocol):
     """Writes one reply."""
 
-    def write(self, part: Part) -> list[bytes]:
+    def write(self, part: content.Part) -> list[bytes]:
         """The events of this part, each complete."""
 
     def write_failure(self, refusal: Refusal) -> list[bytes]:
@@ -136,91 +116,95 @@ class PartOrder:
         self._reasonings: dict[str, None] = {}
         self._calls: dict[str, list[str]] = {}
         self._ended_calls: set[str] = set()
-        self._held: TextEnd | None = None
+        self._held: content.TextEnd | None = None
 
-    def feed(self, part: Part) -> Sequence[Part]:
+    def feed(self, part: content.Part) -> Sequence[content.Part]:
         """The parts to write for this part."""
         if self._held is None:
-            if type(part) is TextDelta and part.id in self._texts:
+            if type(part) is content.TextDelta and part.id in self._texts:
                 return (part,)
-        elif not isinstance(part, Source):
+        elif not isinstance(part, content.Source):
             held, self._held = self._held, None
             return (held, *self.feed(part))
         match part:
-            case TextStart() | TextDelta() | TextEnd():
+            case content.TextStart() | content.TextDelta() | content.TextEnd():
                 return self._feed_text(part)
-            case ReasoningStart() | ReasoningDelta() | ReasoningEnd():
+            case content.ReasoningStart() | content.ReasoningDelta() | content.ReasoningEnd():
                 return self._feed_reasoning(part)
-            case ToolInputStart() | ToolInputDelta() | ToolInputEnd():
+            case content.ToolInputStart() | content.ToolInputDelta() | content.ToolInputEnd():
                 return self._feed_input(part)
-            case ToolCall():
+            case content.ToolCall():
                 return self._feed_call(part)
-            case Source():
+            case content.Source():
                 return self._feed_source(part)
-            case Finish():
+            case content.Finish():
                 return (*self._end_all(), part)
             case _:
                 return (part,)
 
-    def _feed_text(self, part: TextStart | TextDelta | TextEnd) -> Sequence[Part]:
-        started = [] if part.id in self._texts else [TextStart(part.id)]
+    def _feed_text(self, part: content.TextStart | content.TextDelta | content.TextEnd) -> Sequence[content.Part]:
+        started = [] if part.id in self._texts else [content.TextStart(part.id)]
         self._texts[part.id] = None
         match part:
-            case TextStart():
+            case content.TextStart():
                 return started
-            case TextDelta():
+            case content.TextDelta():
                 return (*started, part)
-            case TextEnd():
+            case content.TextEnd():
                 del self._texts[part.id]
                 self._held = part
                 return started
 
-    def _feed_reasoning(self, part: ReasoningStart | ReasoningDelta | ReasoningEnd) -> Sequence[Part]:
+    def _feed_reasoning(
+        self, part: content.ReasoningStart | content.ReasoningDelta | content.ReasoningEnd
+    ) -> Sequence[content.Part]:
         is_open = part.id in self._reasonings
         self._reasonings[part.id] = None
-        if isinstance(part, ReasoningEnd):
+        if isinstance(part, content.ReasoningEnd):
             del self._reasonings[part.id]
-        if isinstance(part, ReasoningStart):
+        if isinstance(part, content.ReasoningStart):
             return () if is_open else (part,)
-        return (part,) if is_open else (ReasoningStart(part.id), part)
+        return (part,) if is_open else (content.ReasoningStart(part.id), part)
 
-    def _feed_input(self, part: ToolInputStart | ToolInputDelta | ToolInputEnd) -> Sequence[Part]:
+    def _feed_input(
+        self, part: content.ToolInputStart | content.ToolInputDelta | content.ToolInputEnd
+    ) -> Sequence[content.Part]:
         is_open = part.id in self._calls
         pieces = self._calls.setdefault(part.id, [])
         match part:
-            case ToolInputStart():
+            case content.ToolInputStart():
                 self._ended_calls.discard(part.id)
                 return () if is_open else (part,)
-            case ToolInputDelta():
+            case content.ToolInputDelta():
                 pieces.append(part.delta)
-            case ToolInputEnd():
+            case content.ToolInputEnd():
                 del self._calls[part.id]
                 self._ended_calls.add(part.id)
-        return (part,) if is_open else (ToolInputStart(part.id, ""), part)
+        return (part,) if is_open else (content.ToolInputStart(part.id, ""), part)
 
-    def _feed_call(self, call: ToolCall) -> Sequence[Part]:
+    def _feed_call(self, call: content.ToolCall) -> Sequence[content.Part]:
         """The whole call, after the deltas that were not yet sent."""
         if call.id in self._ended_calls:
             self._ended_calls.remove(call.id)
             return (call,)
-        missing: list[Part] = []
+        missing: list[content.Part] = []
         if call.id not in self._calls:
-            missing.append(ToolInputStart(call.id, call.name, call.provider_executed, call.standalone))
+            missing.append(content.ToolInputStart(call.id, call.name, call.provider_executed, call.standalone))
         sent = "".join(self._calls.pop(call.id, ()))
         if len(call.arguments) > len(sent) and call.arguments.startswith(sent):
-            missing.append(ToolInputDelta(call.id, call.arguments[len(sent) :]))
-        return (*missing, ToolInputEnd(call.id), call)
+            missing.append(content.ToolInputDelta(call.id, call.arguments[len(sent) :]))
+        return (*missing, content.ToolInputEnd(call.id), call)
 
-    def _feed_source(self, source: Source) -> Sequence[Part]:
+    def _feed_source(self, source: content.Source) -> Sequence[content.Part]:
         if self._held is not None or self._texts:
             return (source,)
-        self._held = TextEnd(_HOME_OF_SOURCES)
-        return (TextStart(_HOME_OF_SOURCES), source)
+        self._held = content.TextEnd(_HOME_OF_SOURCES)
+        return (content.TextStart(_HOME_OF_SOURCES), source)
 
-    def _end_all(self) -> list[Part]:
-        ends: list[Part] = [ReasoningEnd(id_) for id_ in self._reasonings]
-        ends += [TextEnd(id_) for id_ in self._texts]
-        ends += [ToolInputEnd(id_) for id_ in self._calls]
+    def _end_all(self) -> list[content.Part]:
+        ends: list[content.Part] = [content.ReasoningEnd(id_) for id_ in self._reasonings]
+        ends += [content.TextEnd(id_) for id_ in self._texts]
+        ends += [content.ToolInputEnd(id_) for id_ in self._calls]
         self._reasonings.clear()
         self._texts.clear()
         self._calls.clear()
@@ -238,6 +222,14 @@ def encode_json(value: Any) -> bytes:
         return _encode(value)
     except UnicodeEncodeError:
         return json.dumps(value, separators=(",", ":")).encode()
+
+
+def read_object(arguments: str) -> dict[str, Any]:
+    """The arguments of a call; empty if they are no JSON object."""
+    try:
+        return msgspec.json.decode(arguments, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeEncodeError):
+        return {}
 
 
 def write_event(data: Any, name: str | None = None) -> bytes:
@@ -260,25 +252,32 @@ class Transcript:
         self.messages: list[PromptMessage] = []
         self._names: dict[str, str] = {}
 
-    def add(self, role: Role, block: Block, *, cache: bool = False) -> None:
-        if isinstance(block, ToolCall):
+    def add(self, role: content.Role, block: content.Block, *, cache: bool = False) -> None:
+        if isinstance(block, content.ToolCall):
             self._names[block.id] = block.name
-        if isinstance(block, ToolResult):
+        if isinstance(block, content.ToolResult):
             block = replace(block, name=self._names.get(block.call_id, ""))
         last = self.messages[-1] if self.messages else None
-        if last is not None and last.role == role and (role in _ONE_MESSAGE or not isinstance(block, Text)):
+        if last is not None and last.role == role and (role in _ONE_MESSAGE or not isinstance(block, content.Text)):
             self.messages[-1] = replace(last, blocks=[*last.blocks, block], cache=last.cache or cache)
         else:
             self.messages.append(PromptMessage(role=role, blocks=[block], cache=cache))
 
 
-def read_file(url: str, *, name: str | None = None, media_type: str = "image/*") -> File:
+def join_texts(given: Any) -> str:
+    """The text of a tool's result, which is a string or a list of blocks."""
+    if not isinstance(given, list):
+        return given or ""
+    return "".join(block.get("text", f"[{block.get('type')}]") for block in given)
+
+
+def read_file(url: str, *, name: str | None = None, media_type: str = "image/*") -> content.File:
     """A file from its URL, which may be a data URL."""
     head, comma, data = url.partition(",")
     if not (head.startswith("data:") and comma):
-        return File(media_type=media_type, name=name, url=url)
+        return content.File(media_type=media_type, name=name, url=url)
     media_type = head.removeprefix("data:").partition(";")[0]
-    return File(media_type=media_type, name=name, data=decode_base64(data))
+    return content.File(media_type=media_type, name=name, data=decode_base64(data))
 
 
 def decode_base64(data: Any) -> bytes:
@@ -312,11 +311,15 @@ def find_orphans(messages: Sequence[PromptMessage], *, at_once: bool) -> list[st
     return orphans
 
 
-def _list_calls(messages: Sequence[PromptMessage]) -> dict[str, ToolCall]:
+def _list_calls(messages: Sequence[PromptMessage]) -> dict[str, content.ToolCall]:
     blocks = [block for message in messages for block in message.blocks]
-    return {block.id: block for block in blocks if isinstance(block, ToolCall) and not block.provider_executed}
+    return {block.id: block for block in blocks if isinstance(block, content.ToolCall) and not block.provider_executed}
 
 
-def _list_results(messages: Sequence[PromptMessage]) -> dict[str, ToolResult]:
+def _list_results(messages: Sequence[PromptMessage]) -> dict[str, content.ToolResult]:
     blocks = [block for message in messages for block in message.blocks]
-    return {block.call_id: block for block in blocks if isinstance(block, ToolResult) and not block.provider_executed}
+    return {
+        block.call_id: block
+        for block in blocks
+        if isinstance(block, content.ToolResult) and not block.provider_executed
+    }

@@ -13,44 +13,17 @@ import base64
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from indelible.content import (
-    Block,
-    File,
-    Finish,
-    KeepAlive,
-    Part,
-    Reasoning,
-    ReasoningDelta,
-    Source,
-    Text,
-    TextDelta,
-    ToolCall,
-    ToolInputDelta,
-    ToolInputStart,
-    ToolResult,
-    ToolSpec,
-    Usage,
-    UsageUpdate,
-)
-from indelible.errors import ModelFailed
+import msgspec
+
+from indelible import content
 from indelible.models.protocol import Call, CallOptions
-from indelible.testing.provider.dialect import (
-    CREATED_AT,
-    ParsedRequest,
-    PartOrder,
-    ReplyWriter,
-    Transcript,
-    decode_base64,
-    encode_json,
-    find_orphans,
-    find_unanswered,
-    read_file,
-    write_event,
-)
+from indelible.testing.provider import dialect
 from indelible.testing.provider.faults import Refusal, find_openai_type, refuse_as_openai, show_openai
 
 
 class OpenAI:
+    refuse_failure = staticmethod(refuse_as_openai)
+
     def find_key(self, headers: Mapping[str, str]) -> str | None:
         return headers.get("authorization", "").removeprefix("Bearer ") or None
 
@@ -63,14 +36,13 @@ class OpenAI:
         type_, code = find_openai_type(status)
         return Refusal(message, status=status, type=type_, code=code)
 
-    def refuse_failure(self, failure: ModelFailed) -> Refusal:
-        return refuse_as_openai(failure)
-
     def show(self, refusal: Refusal, request_id: str) -> dict[str, Any]:  # noqa: ARG002  (sent in a header)
         return show_openai(refusal)
 
     def list_models(self, names: Sequence[str]) -> dict[str, Any]:
-        data = [{"id": name, "object": "model", "created": CREATED_AT, "owned_by": "simulated"} for name in names]
+        data = [
+            {"id": name, "object": "model", "created": dialect.CREATED_AT, "owned_by": "simulated"} for name in names
+        ]
         return {"object": "list", "data": data}
 
 
@@ -112,7 +84,7 @@ class ChatDialect(OpenAI):
     path = "/v1/chat/completions"
     reply_prefix = "chatcmpl-"
 
-    def read(self, body: dict[str, Any], headers: Mapping[str, str]) -> ParsedRequest:  # noqa: ARG002  (none matters)
+    def read(self, body: dict[str, Any], headers: Mapping[str, str]) -> dialect.ParsedRequest:  # noqa: ARG002  (none matters)
         for field in ("model", "messages"):
             if field not in body:
                 raise refuse_missing(field)
@@ -121,11 +93,11 @@ class ChatDialect(OpenAI):
                 "Invalid 'messages': empty array. Expected an array with minimum length 1, but got an empty array."
             )
             raise Refusal(message, code="empty_array", param="messages")
-        transcript = Transcript()
+        transcript = dialect.Transcript()
         for at, message in enumerate(body["messages"]):
             _read_message(transcript, message, f"messages.[{at}]")
         parameters = {ours: body[theirs] for theirs, ours in _PARAMETERS.items() if body.get(theirs) is not None}
-        return ParsedRequest(
+        return dialect.ParsedRequest(
             model=str(body["model"]),
             body=body,
             messages=transcript.messages,
@@ -135,25 +107,25 @@ class ChatDialect(OpenAI):
         )
 
     def check(self, call: Call) -> None:
-        if missing := find_unanswered(call.messages, at_once=True):
+        if missing := dialect.find_unanswered(call.messages, at_once=True):
             raise Refusal(
                 "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
                 f"'tool_call_id'. The following tool_call_ids did not have response messages: {', '.join(missing)}",
                 param="messages",
             )
-        if find_orphans(call.messages, at_once=True):
+        if dialect.find_orphans(call.messages, at_once=True):
             raise Refusal(
                 "Invalid parameter: messages with role 'tool' must be a response to a preceeding message with "
                 "'tool_calls'.",
                 param="messages",
             )
 
-    def open_reply(self, parsed: ParsedRequest, id: str) -> ReplyWriter:
+    def open_reply(self, parsed: dialect.ParsedRequest, id: str) -> dialect.ReplyWriter:
         include_usage = (parsed.body.get("stream_options") or {}).get("include_usage") is True
         return ChatReply(model=parsed.model, id=id, include_usage=include_usage)
 
 
-def _read_message(transcript: Transcript, message: Any, place: str) -> None:
+def _read_message(transcript: dialect.Transcript, message: Any, place: str) -> None:
     if not isinstance(message, dict):
         raise Refusal(f"Invalid type for '{place}': expected an object.", code="invalid_type", param=place)
     try:
@@ -169,51 +141,51 @@ def _read_message(transcript: Transcript, message: Any, place: str) -> None:
                     transcript.add("assistant", block)
             case "tool":
                 output = "".join(block.text for block in _read_content(message["content"], place))
-                transcript.add("tool", ToolResult(message["tool_call_id"], "", output))
+                transcript.add("tool", content.ToolResult(message["tool_call_id"], "", output))
             case role:
                 raise Refusal(f"Invalid value: '{role}'.", code="invalid_value", param=f"{place}.role")
     except KeyError as error:
         raise refuse_missing(f"{place}.{error.args[0]}") from error
 
 
-def _read_reply(message: dict[str, Any], place: str) -> Iterator[Block]:
+def _read_reply(message: dict[str, Any], place: str) -> Iterator[content.Block]:
     for field in ("reasoning_content", "reasoning"):
         if message.get(field):
-            yield Reasoning(text=message[field], metadata={"field": field})
+            yield content.Reasoning(text=message[field], metadata={"field": field})
     if message.get("content"):
         yield from _read_content(message["content"], place)
     for call in message.get("tool_calls") or []:
-        yield ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
+        yield content.ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
 
 
-def _read_content(content: Any, place: str) -> Iterator[Block]:
-    for at, part in enumerate([{"type": "text", "text": content}] if isinstance(content, str) else content):
+def _read_content(given: Any, place: str) -> Iterator[content.Block]:
+    for at, part in enumerate([{"type": "text", "text": given}] if isinstance(given, str) else given):
         match part.get("type"):
             case "text":
-                yield Text(part["text"])
+                yield content.Text(part["text"])
             case "refusal":
-                yield Text(part["refusal"])
+                yield content.Text(part["refusal"])
             case "image_url":
-                yield read_file(part["image_url"]["url"])
+                yield dialect.read_file(part["image_url"]["url"])
             case "input_audio":
                 sound = part["input_audio"]
-                yield File(media_type=f"audio/{sound['format']}", data=decode_base64(sound["data"]))
+                yield content.File(media_type=f"audio/{sound['format']}", data=dialect.decode_base64(sound["data"]))
             case "file":
                 file = part["file"]
                 address = file.get("file_data")
                 if address is None:
-                    yield File(media_type="application/octet-stream", file_id=file["file_id"])
+                    yield content.File(media_type="application/octet-stream", file_id=file["file_id"])
                 else:
-                    yield read_file(address, name=file.get("filename"), media_type="application/pdf")
+                    yield dialect.read_file(address, name=file.get("filename"), media_type="application/pdf")
             case kind:
                 raise Refusal(f"Invalid value: '{kind}'.", code="invalid_value", param=f"{place}.content.[{at}].type")
 
 
-def _read_tool(raw: dict[str, Any]) -> ToolSpec:
+def _read_tool(raw: dict[str, Any]) -> content.ToolSpec:
     function = raw.get("function")
     if raw.get("type") != "function" or not isinstance(function, dict):
-        return ToolSpec(name=str(raw.get("type")), provider_executed=True, options=raw)
-    return ToolSpec(
+        return content.ToolSpec(name=str(raw.get("type")), provider_executed=True, options=raw)
+    return content.ToolSpec(
         name=function["name"],
         description=function.get("description") or "",
         input_schema=function.get("parameters") or {},
@@ -227,14 +199,11 @@ _DONE: Final = b"data: [DONE]\n\n"
 _FINGERPRINT: Final = "fp_simulated"
 
 
-class _Call:
-    __slots__ = ("arguments", "id", "index", "name")
-
-    def __init__(self, index: int, id: str, name: str) -> None:
-        self.index = index
-        self.id = id
-        self.name = name
-        self.arguments: list[str] = []
+class _Call(msgspec.Struct):
+    index: int
+    id: str
+    name: str
+    arguments: list[str] = []
 
     def show(self, arguments: str) -> dict[str, Any]:
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": arguments}}
@@ -242,30 +211,30 @@ class _Call:
 
 class ChatReply:
     def __init__(self, *, model: str, id: str, include_usage: bool) -> None:
-        self._head = {"id": id, "created": CREATED_AT, "model": model, "service_tier": "default"}
+        self._head = {"id": id, "created": dialect.CREATED_AT, "model": model, "service_tier": "default"}
         self._head["system_fingerprint"] = _FINGERPRINT
         self._include_usage = include_usage
         self._no_usage: dict[str, Any] = {"usage": None} if include_usage else {}
-        self._order = PartOrder()
+        self._order = dialect.PartOrder()
         self._has_begun = False
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls: list[_Call] = []
         self._open_calls: dict[str, _Call] = {}
         self._extras: dict[str, list[dict[str, Any]]] = {}
-        self._finish: Finish | None = None
+        self._finish: content.Finish | None = None
         before, after = self._chunk({"content": "\0"}).split(rb'"\u0000"')
         self._before_text, self._after_text = before, after
 
-    def write(self, part: Part) -> list[bytes]:
+    def write(self, part: content.Part) -> list[bytes]:
         events: list[bytes] = []
         if not self._has_begun:
             self._has_begun = True
             events.append(self._chunk({"role": "assistant", "content": "", "refusal": None}))
         for each in self._order.feed(part):
-            if type(each) is TextDelta:
+            if type(each) is content.TextDelta:
                 self._text.append(each.delta)
-                events.append(self._before_text + encode_json(each.delta) + self._after_text)
+                events.append(self._before_text + dialect.encode_json(each.delta) + self._after_text)
             else:
                 events += self._write(each)
         return events
@@ -276,7 +245,7 @@ class ChatReply:
     def write_error(self, body: Any) -> bytes:
         if body is None:
             body = show_openai(Refusal("The server had an error while processing your request.", type="server_error"))
-        return write_event(body)
+        return dialect.write_event(body)
 
     def build_whole(self) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": "".join(self._text) or None, "refusal": None}
@@ -292,32 +261,32 @@ class ChatReply:
 
     # --- one case per kind of part ---
 
-    def _write(self, part: Part) -> Iterator[bytes]:
+    def _write(self, part: content.Part) -> Iterator[bytes]:
         match part:
-            case ReasoningDelta(delta=str(delta)) if delta:
+            case content.ReasoningDelta(delta=str(delta)) if delta:
                 self._reasoning.append(delta)
                 yield self._chunk({"reasoning_content": delta})
-            case ToolInputStart(provider_executed=False):
+            case content.ToolInputStart(provider_executed=False):
                 yield self._start_call(part)
-            case ToolInputDelta() if part.id in self._open_calls:
+            case content.ToolInputDelta() if part.id in self._open_calls:
                 call = self._open_calls[part.id]
                 call.arguments.append(part.delta)
                 yield self._chunk({"tool_calls": [{"index": call.index, "function": {"arguments": part.delta}}]})
-            case Source(url=str()):
+            case content.Source(url=str()):
                 yield self._add("annotations", _show_annotation(part, "".join(self._text)))
-            case File(data=bytes()) | File(url=str()):
+            case content.File(data=bytes()) | content.File(url=str()):
                 yield self._add("images", {"type": "image_url", "image_url": {"url": _show_address(part)}})
-            case UsageUpdate():
+            case content.UsageUpdate():
                 chunk = {**self._head, "object": "chat.completion.chunk", "choices": []}
-                yield write_event({**chunk, "usage": _show_usage(part.usage)})
-            case KeepAlive():
+                yield dialect.write_event({**chunk, "usage": _show_usage(part.usage)})
+            case content.KeepAlive():
                 yield self._chunk({})
-            case Finish():
+            case content.Finish():
                 yield from self._end(part)
             case _:
                 return
 
-    def _start_call(self, part: ToolInputStart) -> bytes:
+    def _start_call(self, part: content.ToolInputStart) -> bytes:
         call = self._open_calls[part.id] = _Call(len(self._calls), part.id, part.name)
         self._calls.append(call)
         return self._chunk({"tool_calls": [{"index": call.index, **call.show("")}]})
@@ -326,21 +295,23 @@ class ChatReply:
         self._extras.setdefault(field, []).append(value)
         return self._chunk({field: [value]})
 
-    def _end(self, finish: Finish) -> Iterator[bytes]:
+    def _end(self, finish: content.Finish) -> Iterator[bytes]:
         self._finish = finish
         reason = (finish.metadata or {}).get("finish_reason", finish.reason)
         yield self._chunk({}, reason)
         if self._include_usage and finish.usage is not None:
             chunk = {**self._head, "object": "chat.completion.chunk", "choices": []}
-            yield write_event({**chunk, "usage": _show_usage(finish.usage)})
+            yield dialect.write_event({**chunk, "usage": _show_usage(finish.usage)})
         yield _DONE
 
     def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return write_event({**self._head, "object": "chat.completion.chunk", "choices": [choice], **self._no_usage})
+        return dialect.write_event(
+            {**self._head, "object": "chat.completion.chunk", "choices": [choice], **self._no_usage}
+        )
 
 
-def _show_usage(usage: Usage) -> dict[str, Any]:
+def _show_usage(usage: content.Usage) -> dict[str, Any]:
     cached = {"cached_tokens": usage.cache_read_tokens, "cache_write_tokens": usage.cache_write_tokens}
     return {
         "prompt_tokens": usage.input_tokens,
@@ -351,12 +322,12 @@ def _show_usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _show_annotation(source: Source, text: str) -> dict[str, Any]:
+def _show_annotation(source: content.Source, text: str) -> dict[str, Any]:
     citation = {"url": source.url, "title": source.title or "", "content": source.quote or ""}
     return {"type": "url_citation", "url_citation": {**citation, **locate_quote(text, source.quote)}}
 
 
-def _show_address(file: File) -> str:
+def _show_address(file: content.File) -> str:
     if file.data is None:
         return file.url or ""
     return f"data:{file.media_type};base64,{base64.b64encode(file.data).decode()}"

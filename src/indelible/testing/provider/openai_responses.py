@@ -15,15 +15,7 @@ from typing import Any, Final
 
 from indelible.content import Block, File, Reasoning, Text, ToolCall, ToolResult, ToolSpec
 from indelible.models.protocol import Call, CallOptions, PromptMessage
-from indelible.testing.provider.dialect import (
-    ParsedRequest,
-    ReplyWriter,
-    Transcript,
-    encode_json,
-    find_orphans,
-    find_unanswered,
-    read_file,
-)
+from indelible.testing.provider import dialect
 from indelible.testing.provider.faults import Refusal
 from indelible.testing.provider.openai_chat import OpenAI, refuse_missing
 from indelible.testing.provider.openai_responses_reply import ResponsesReply
@@ -44,7 +36,7 @@ class ResponsesDialect(OpenAI):
     path = "/v1/responses"
     reply_prefix = "resp_"
 
-    def read(self, body: dict[str, Any], headers: Mapping[str, str]) -> ParsedRequest:  # noqa: ARG002  (none matters)
+    def read(self, body: dict[str, Any], headers: Mapping[str, str]) -> dialect.ParsedRequest:  # noqa: ARG002  (none matters)
         for field in ("model", "input"):
             if field not in body:
                 raise refuse_missing(field)
@@ -52,14 +44,14 @@ class ResponsesDialect(OpenAI):
         items = [{"role": "user", "content": given}] if isinstance(given, str) else given
         if not isinstance(items, list):
             raise Refusal("Invalid type for 'input': expected a string or a list.", code="invalid_type", param="input")
-        transcript = Transcript()
+        transcript = dialect.Transcript()
         for at, item in enumerate(items):
             _read_item(transcript, item, f"input[{at}]")
         _check_reasoning(items)
         parameters = {ours: body[theirs] for theirs, ours in _PARAMETERS.items() if body.get(theirs) is not None}
         effort = (body.get("reasoning") or {}).get("effort")
         instructions = body.get("instructions")
-        return ParsedRequest(
+        return dialect.ParsedRequest(
             model=str(body["model"]),
             body=body,
             instructions=[PromptMessage(role="system", blocks=[Text(instructions)])] if instructions else [],
@@ -74,12 +66,12 @@ class ResponsesDialect(OpenAI):
         )
 
     def check(self, call: Call) -> None:
-        for call_id in find_unanswered(call.messages, at_once=False):
+        for call_id in dialect.find_unanswered(call.messages, at_once=False):
             raise Refusal(f"No tool output found for function call {call_id}.", param="input")
-        for call_id in find_orphans(call.messages, at_once=False):
+        for call_id in dialect.find_orphans(call.messages, at_once=False):
             raise Refusal(f"No tool call found for function call output with call_id {call_id}.", param="input")
 
-    def open_reply(self, parsed: ParsedRequest, id: str) -> ReplyWriter:
+    def open_reply(self, parsed: dialect.ParsedRequest, id: str) -> dialect.ReplyWriter:
         return ResponsesReply(parsed.body, id=id)
 
 
@@ -97,7 +89,7 @@ def _is_from_assistant(item: dict[str, Any]) -> bool:
     return not kind.endswith("_output")
 
 
-def _read_item(transcript: Transcript, item: Any, place: str) -> None:
+def _read_item(transcript: dialect.Transcript, item: Any, place: str) -> None:
     if not isinstance(item, dict):
         raise Refusal(f"Invalid type for '{place}': expected an object.", code="invalid_type", param=place)
     kind = item.get("type", "message")
@@ -110,11 +102,11 @@ def _read_item(transcript: Transcript, item: Any, place: str) -> None:
             case "function_call":
                 transcript.add("assistant", ToolCall(item["call_id"], item["name"], item["arguments"]))
             case "custom_tool_call":
-                arguments = encode_json({"input": item["input"]}).decode()
+                arguments = dialect.encode_json({"input": item["input"]}).decode()
                 transcript.add("assistant", ToolCall(item["call_id"], item["name"], arguments))
             case "function_call_output" | "custom_tool_call_output":
                 output, files = item["output"], _read_shown(item["output"], place)
-                transcript.add("tool", ToolResult(item["call_id"], "", _join_texts(output), files=files))
+                transcript.add("tool", ToolResult(item["call_id"], "", dialect.join_texts(output), files=files))
             case str() if kind.endswith("_call") or kind == "mcp_list_tools":
                 name = item.get("name") or kind.removesuffix("_call")
                 call = ToolCall(item["id"], name, provider_executed=True, standalone=True, metadata={"item": item})
@@ -125,7 +117,7 @@ def _read_item(transcript: Transcript, item: Any, place: str) -> None:
         raise refuse_missing(f"{place}.{error.args[0]}") from error
 
 
-def _read_message(transcript: Transcript, item: dict[str, Any], place: str) -> None:
+def _read_message(transcript: dialect.Transcript, item: dict[str, Any], place: str) -> None:
     content = item["content"]
     for block in _read_content(content, place):
         match item["role"]:
@@ -161,19 +153,13 @@ def _read_shown(output: Any, place: str) -> list[File]:
 def _read_file(part: dict[str, Any], address: str | None, media_type: str) -> File:
     if address is None:
         return File(media_type=media_type, file_id=part["file_id"])
-    return read_file(address, name=part.get("filename"), media_type=media_type)
+    return dialect.read_file(address, name=part.get("filename"), media_type=media_type)
 
 
 def _read_reasoning(item: dict[str, Any]) -> Reasoning:
     text = "\n\n".join(part["text"] for part in item["summary"])
     kept = {"id": item.get("id"), "encrypted_content": item.get("encrypted_content")}
     return Reasoning(text=text, metadata={name: value for name, value in kept.items() if value} or None)
-
-
-def _join_texts(output: Any) -> str:
-    if not isinstance(output, list):
-        return output or ""
-    return "".join(part.get("text", f"[{part.get('type')}]") for part in output)
 
 
 def _read_tool(raw: dict[str, Any]) -> ToolSpec:

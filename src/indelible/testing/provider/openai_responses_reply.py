@@ -18,30 +18,8 @@ import base64
 from collections.abc import Generator, Iterator
 from typing import Any, Final
 
-import msgspec
-
-from indelible.content import (
-    File,
-    Finish,
-    KeepAlive,
-    Metadata,
-    Part,
-    ReasoningDelta,
-    ReasoningEnd,
-    ReasoningStart,
-    Source,
-    TextDelta,
-    TextEnd,
-    TextStart,
-    ToolCall,
-    ToolInputDelta,
-    ToolInputEnd,
-    ToolInputStart,
-    ToolResult,
-    Usage,
-    UsageUpdate,
-)
-from indelible.testing.provider.dialect import CREATED_AT, PartOrder, encode_json, write_event
+from indelible import content
+from indelible.testing.provider.dialect import CREATED_AT, PartOrder, encode_json, read_object, write_event
 from indelible.testing.provider.faults import Refusal
 from indelible.testing.provider.openai_chat import locate_quote
 
@@ -62,7 +40,7 @@ class OwnCall:
         self._arguments = ""
         self._item: dict[str, Any] = {}
 
-    def set_item(self, metadata: Metadata | None) -> None:
+    def set_item(self, metadata: content.Metadata | None) -> None:
         """Use the item from the script, if there is one."""
         self._item = (metadata or {}).get("item") or {}
 
@@ -81,24 +59,24 @@ class OwnCall:
             yield "mcp_call_arguments.done", {"arguments": self._arguments}
             return
         if self._kind == "code_interpreter_call":
-            code = self._read_arguments().get("code", "")
+            code = read_object(self._arguments).get("code", "")
             yield "code_interpreter_call_code.delta", {"delta": code}
             yield "code_interpreter_call_code.done", {"code": code}
         yield f"{self._kind}.{_BUILT_IN[self._name]}", {}
 
-    def report_end(self, result: ToolResult | None) -> Iterator[Report]:
+    def report_end(self, result: content.ToolResult | None) -> Iterator[Report]:
         failed = result is not None and result.is_error and self._kind == "mcp_call"
         yield f"{self._kind}.{'failed' if failed else 'completed'}", {}
 
     # --- the item ---
 
-    def build(self, *, status: str, result: ToolResult | None = None) -> dict[str, Any]:
+    def build(self, *, status: str, result: content.ToolResult | None = None) -> dict[str, Any]:
         head = {"id": self.item_id, "type": self._kind, "status": status}
         return {**head, **self._describe(result), **self._item}
 
-    def _describe(self, result: ToolResult | None) -> dict[str, Any]:
+    def _describe(self, result: content.ToolResult | None) -> dict[str, Any]:
         output = result.output if result is not None else None
-        arguments = self._read_arguments()
+        arguments = read_object(self._arguments)
         match self._kind:
             case "web_search_call":
                 sources = [{"type": "url", "url": page["url"]} for page in _list_objects(output) if "url" in page]
@@ -117,12 +95,6 @@ class OwnCall:
                 error = {"type": "mcp_tool_execution_error", "content": _show(output)} if failed else None
                 outcome = {"output": None if failed or result is None else _show(output), "error": error}
                 return {"server_label": "simulated", "name": self._name, "arguments": self._arguments, **outcome}
-
-    def _read_arguments(self) -> dict[str, Any]:
-        try:
-            return msgspec.json.decode(self._arguments, type=dict[str, Any])
-        except (msgspec.MsgspecError, UnicodeEncodeError):
-            return {}
 
 
 def _list_objects(output: Any) -> list[dict[str, Any]]:
@@ -214,16 +186,16 @@ class ResponsesReply:
             "usage": None,
         }
 
-    def write(self, part: Part) -> list[bytes]:
+    def write(self, part: content.Part) -> list[bytes]:
         events: list[bytes] = []
         if self._number == 0:
-            if isinstance(part, UsageUpdate):
+            if isinstance(part, content.UsageUpdate):
                 self._whole["usage"] = _show_usage(part.usage)
             events += [
                 self._make_event(f"response.{state}", response=self._whole) for state in ("created", "in_progress")
             ]
         for each in self._order.feed(part):
-            if type(each) is TextDelta:
+            if type(each) is content.TextDelta:
                 events.append(self._texts[each.id].write_delta(each.delta, self._next_number()))
             else:
                 events += self._write(each)
@@ -246,39 +218,39 @@ class ResponsesReply:
 
     # --- one case per kind of part ---
 
-    def _write(self, part: Part) -> Iterator[bytes]:
+    def _write(self, part: content.Part) -> Iterator[bytes]:
         match part:
-            case TextStart():
+            case content.TextStart():
                 yield from self._start_text(part.id)
-            case TextEnd():
+            case content.TextEnd():
                 yield from self._end_text(part.id)
-            case Source():
+            case content.Source():
                 yield from self._annotate(part)
-            case ReasoningStart() | ReasoningDelta() | ReasoningEnd():
+            case content.ReasoningStart() | content.ReasoningDelta() | content.ReasoningEnd():
                 yield from self._reason(part)
-            case ToolInputStart(provider_executed=True):
+            case content.ToolInputStart(provider_executed=True):
                 own = OwnCall(part.id, part.name)
                 self._own_calls[part.id] = (yield from self._add(own.build(status="in_progress"))), own
                 yield from self._report(part.id, *own.report_start())
-            case ToolInputStart():
+            case content.ToolInputStart():
                 yield from self._start_call(part)
-            case ToolInputDelta() if part.id in self._own_calls:
+            case content.ToolInputDelta() if part.id in self._own_calls:
                 yield from self._report(part.id, *self._own_calls[part.id][1].report_input(part.delta))
-            case ToolInputDelta() if part.id in self._calls:
+            case content.ToolInputDelta() if part.id in self._calls:
                 yield self._calls[part.id].write_delta(part.delta, self._next_number())
-            case ToolInputEnd() if part.id in self._own_calls:
+            case content.ToolInputEnd() if part.id in self._own_calls:
                 yield from self._report(part.id, *self._own_calls[part.id][1].report_work())
-            case ToolInputEnd() if part.id in self._calls:
+            case content.ToolInputEnd() if part.id in self._calls:
                 yield from self._end_call(self._calls.pop(part.id))
-            case ToolCall() if part.id in self._own_calls:
+            case content.ToolCall() if part.id in self._own_calls:
                 self._own_calls[part.id][1].set_item(part.metadata)
-            case ToolResult(provider_executed=True) if part.call_id in self._own_calls:
+            case content.ToolResult(provider_executed=True) if part.call_id in self._own_calls:
                 yield from self._end_own_call(part.call_id, part)
-            case File(data=bytes(data)):
+            case content.File(data=bytes(data)):
                 yield from self._show_image(data, part.media_type)
-            case KeepAlive():
+            case content.KeepAlive():
                 yield self._make_event("keepalive")
-            case Finish():
+            case content.Finish():
                 yield from self._finish(part)
             case _:
                 return
@@ -292,7 +264,7 @@ class ResponsesReply:
         body["content"] = [{"type": "output_text", "text": "", "annotations": [], "logprobs": []}]
         yield self._make_event("response.content_part.added", **item.place, part=body["content"][0])
 
-    def _annotate(self, source: Source) -> Iterator[bytes]:
+    def _annotate(self, source: content.Source) -> Iterator[bytes]:
         assert self._last_text is not None, "PartOrder lets no source come without a text"
         item = self._last_text
         annotations = item.body["content"][0]["annotations"]
@@ -302,14 +274,14 @@ class ResponsesReply:
 
     def _end_text(self, id: str) -> Iterator[bytes]:
         item = self._texts.pop(id)
-        content = item.body["content"][0]
-        content["text"] = item.text
+        part = item.body["content"][0]
+        part["text"] = item.text
         yield self._make_event("response.output_text.done", **item.place, text=item.text, logprobs=[])
-        yield self._make_event("response.content_part.done", **item.place, part=content)
+        yield self._make_event("response.content_part.done", **item.place, part=part)
         yield self._end(item.index, {**item.body, "status": "completed"})
 
-    def _reason(self, part: ReasoningStart | ReasoningDelta | ReasoningEnd) -> Iterator[bytes]:
-        if isinstance(part, ReasoningStart):
+    def _reason(self, part: content.ReasoningStart | content.ReasoningDelta | content.ReasoningEnd) -> Iterator[bytes]:
+        if isinstance(part, content.ReasoningStart):
             body: dict[str, Any] = {"id": self._name("rs"), "type": "reasoning", "summary": []}
             index = yield from self._add(body)
             event = b"response.reasoning_summary_text.delta"
@@ -317,12 +289,12 @@ class ResponsesReply:
         item = self._reasonings[part.id]
         if encrypted := (part.metadata or {}).get("encrypted_content") or part.signature:
             item.body["encrypted_content"] = encrypted
-        if isinstance(part, ReasoningDelta) and part.delta:
+        if isinstance(part, content.ReasoningDelta) and part.delta:
             if not item.pieces:
                 place = {"part": {"type": "summary_text", "text": ""}, **item.place}
                 yield self._make_event("response.reasoning_summary_part.added", **place)
             yield item.write_delta(part.delta, self._next_number())
-        if isinstance(part, ReasoningEnd):
+        if isinstance(part, content.ReasoningEnd):
             del self._reasonings[part.id]
             if item.pieces:
                 summary = {"type": "summary_text", "text": item.text}
@@ -331,7 +303,7 @@ class ResponsesReply:
                 yield self._make_event("response.reasoning_summary_part.done", **item.place, part=summary)
             yield self._end(item.index, item.body)
 
-    def _start_call(self, part: ToolInputStart) -> Iterator[bytes]:
+    def _start_call(self, part: content.ToolInputStart) -> Iterator[bytes]:
         named = {"call_id": part.id, "name": part.name}
         body = {"id": self._name("fc"), "type": "function_call", "status": "in_progress", "arguments": "", **named}
         index = yield from self._add(body)
@@ -342,7 +314,7 @@ class ResponsesReply:
         yield self._make_event("response.function_call_arguments.done", **item.place, **done)
         yield self._end(item.index, {**item.body, "arguments": item.text, "status": "completed"})
 
-    def _end_own_call(self, id: str, result: ToolResult | None) -> Iterator[bytes]:
+    def _end_own_call(self, id: str, result: content.ToolResult | None) -> Iterator[bytes]:
         index, own = self._own_calls[id]
         yield from self._report(id, *own.report_end(result))
         del self._own_calls[id]
@@ -356,7 +328,7 @@ class ResponsesReply:
         made = {"result": base64.b64encode(data).decode(), "output_format": media_type.rpartition("/")[2]}
         yield self._end(index, {**body, **made, "status": "completed"})
 
-    def _finish(self, finish: Finish) -> Iterator[bytes]:
+    def _finish(self, finish: content.Finish) -> Iterator[bytes]:
         for id_ in list(self._own_calls):
             yield from self._end_own_call(id_, None)
         incomplete = _INCOMPLETE.get(finish.reason)
@@ -399,7 +371,7 @@ class ResponsesReply:
         return number
 
 
-def _show_usage(usage: Usage) -> dict[str, Any]:
+def _show_usage(usage: content.Usage) -> dict[str, Any]:
     details = {"cached_tokens": usage.cache_read_tokens, "cache_write_tokens": usage.cache_write_tokens}
     return {
         "input_tokens": usage.input_tokens,
@@ -410,7 +382,7 @@ def _show_usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _show_annotation(source: Source, text: str) -> dict[str, Any]:
+def _show_annotation(source: content.Source, text: str) -> dict[str, Any]:
     if source.url is None:
         found = {"type": "file_citation", "file_id": source.id or "file_simulated", "filename": source.title or "file"}
         return {**found, "index": len(text)} | (source.metadata or {})

@@ -32,19 +32,16 @@ from indelible.models.profile import Profile
 from indelible.models.protocol import Call, Parameters, PromptMessage
 
 Json = dict[str, Any]
-
 _PATH: Final = "/v1/messages"
 _BINDING: Final = "thinking-binding-controls-2026-08-01"
 _VERSION: Final = "2023-06-01"
 _EPHEMERAL: Final = {"type": "ephemeral"}
-
 _LEVELS: Final = {"minimal": "low"}
 """Efforts that have another name at Anthropic."""
 
 _BUDGETS: Final = {"low": 2048, "medium": 8192, "high": 16_384, "xhigh": 32_768, "max": 32_768}
 _MIN_BUDGET: Final = 1024
 _MIN_TOP_P_THINKING: Final = 0.95
-
 _IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 _TEXTUAL: Final = frozenset({"application/json", "application/xml", "application/yaml", "application/toml"})
 _MAX_TITLE_CHARS: Final = 200
@@ -109,15 +106,9 @@ def _write_messages(prompt: Sequence[PromptMessage]) -> list[Json]:
     for turn in merged:
         if turn["role"] == "user":
             turn["content"].sort(key=lambda block: block["type"] != "tool_result")
-    if merged and merged[-1]["role"] == "assistant":
-        _trim_end(merged[-1]["content"][-1])
+    if merged and merged[-1]["role"] == "assistant" and (last := merged[-1]["content"][-1])["type"] == "text":
+        last["text"] = last["text"].rstrip()  # a reply to be continued may not end with whitespace
     return merged
-
-
-def _trim_end(block: Json) -> None:
-    """A reply to be continued may not end with whitespace."""
-    if block["type"] == "text":
-        block["text"] = block["text"].rstrip()
 
 
 def _write_content(message: PromptMessage) -> list[Json]:
@@ -158,13 +149,10 @@ def _write_text(block: Text) -> Json:
     written: Json = {"type": "text", "text": block.text}
     citations = (block.metadata or {}).get("citations")
     if isinstance(citations, list) and citations and all(map(_is_typed, citations)):
-        written["citations"] = [_write_citation(citation) for citation in citations]
+        written["citations"] = [  # Anthropic sends `file_id`, and does not accept it
+            {name: value for name, value in citation.items() if name != "file_id"} for citation in citations
+        ]
     return written
-
-
-def _write_citation(citation: Json) -> Json:
-    """The citation without `file_id`, which Anthropic sends and does not accept."""
-    return {name: value for name, value in citation.items() if name != "file_id"}
 
 
 def _write_reasoning(block: Reasoning) -> Iterator[Json]:

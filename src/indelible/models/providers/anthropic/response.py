@@ -24,30 +24,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from indelible.content import (
-    File,
-    Finish,
-    FinishReason,
-    KeepAlive,
-    Metadata,
-    Part,
-    ReasoningDelta,
-    ReasoningEnd,
-    ReasoningStart,
-    Source,
-    TextDelta,
-    TextEnd,
-    TextStart,
-    ToolCall,
-    ToolInputDelta,
-    ToolInputEnd,
-    ToolInputStart,
-    ToolResult,
-    Usage,
-    UsageUpdate,
-    decode_blocks,
-    encode,
-)
+from indelible import content
 from indelible.content.assemble import PartAssembler
 from indelible.content.parts import MAX_TOKENS
 from indelible.content.unicode import clean_value
@@ -64,8 +41,8 @@ MAX_RESUMES: Final = 10
 _NAME: Final = "anthropic"
 _DELTA: Final = "content_block_delta"
 _UNNAMED: Final = "message"
-_ALIVE: Final[Sequence[Part]] = (KeepAlive(),)
-_REASONS: Final[dict[str, FinishReason]] = {
+_ALIVE: Final[Sequence[content.Part]] = (content.KeepAlive(),)
+_REASONS: Final[dict[str, content.FinishReason]] = {
     "tool_use": "tool_calls",
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
@@ -134,9 +111,9 @@ class AnthropicReader:
         self._names: dict[str, str] = {}
         self._next_id = 0
         self._resumes = 0
-        self._spent = Usage()
+        self._spent = content.Usage()
         self._counts: dict[str, int] = {}
-        self._stop: Metadata = {}
+        self._stop: content.Metadata = {}
         self._stopped = False
 
     @property
@@ -147,17 +124,17 @@ class AnthropicReader:
     def over(self) -> bool:
         return self.complete
 
-    def read(self, event: SseEvent) -> Sequence[Part]:
+    def read(self, event: SseEvent) -> Sequence[content.Part]:
         parts = self._read_delta(event.data) if event.event == _DELTA else self._read_other(event)
         if self._assembler is not None:
             for part in parts:
                 self._assembler.add(part)
         return parts
 
-    def finish(self) -> Finish:
+    def finish(self) -> content.Finish:
         reason = self._stop["stop_reason"]
         plain = {"stop_reason"} if reason in _PLAIN_STOPS else set[str]()
-        return Finish(
+        return content.Finish(
             reason=_REASONS.get(reason, "stop"),
             usage=self._spent + self._add_up_usage(),
             metadata=_keep_rest(self._stop, plain),
@@ -167,7 +144,7 @@ class AnthropicReader:
         paused = self._stop.get("stop_reason") == "pause_turn"
         if not paused or self._assembler is None or self._resumes >= MAX_RESUMES:
             return None
-        reply = PromptMessage(role="assistant", blocks=decode_blocks(encode(self._assembler.blocks())))
+        reply = PromptMessage(role="assistant", blocks=content.decode_blocks(content.encode(self._assembler.blocks())))
         container = _read_object(self._stop, "container")
         self._resumes += 1
         self._spent += self._add_up_usage()
@@ -182,7 +159,7 @@ class AnthropicReader:
 
     # --- one method per kind of event ---
 
-    def _read_other(self, event: SseEvent) -> Sequence[Part]:
+    def _read_other(self, event: SseEvent) -> Sequence[content.Part]:
         if self.complete:
             return ()
         match _find_name(event.data) if event.event == _UNNAMED else event.event:
@@ -198,7 +175,7 @@ class AnthropicReader:
                 self._count(message.get("usage"))
                 counted = self._spent + self._add_up_usage()
                 if counted.input_tokens:
-                    return (UsageUpdate(counted),)
+                    return (content.UsageUpdate(counted),)
             case "message_delta":
                 changed = _decode_object(event.data)
                 self._note_end(_read_object(changed, "delta"))
@@ -211,7 +188,7 @@ class AnthropicReader:
                 raise classify_response(provider=_NAME, status=None, body=event.data)
         return _ALIVE
 
-    def _read_delta(self, data: bytes) -> Sequence[Part]:
+    def _read_delta(self, data: bytes) -> Sequence[content.Part]:
         event = _decode_delta(data)
         delta = event.delta
         if delta is None:
@@ -221,68 +198,70 @@ class AnthropicReader:
             return self._read_unannounced(event.index, delta)
         return block.read(delta)
 
-    def _read_unannounced(self, index: int | None, delta: _Delta) -> Sequence[Part]:
+    def _read_unannounced(self, index: int | None, delta: _Delta) -> Sequence[content.Part]:
         kind = "text" if delta.text else "thinking" if delta.thinking else None
         if kind is None:
             return _ALIVE
         return (*self._open(index, {"type": kind}), *self._blocks[index].read(delta))
 
-    def _read_block_start(self, event: Metadata) -> Sequence[Part]:
+    def _read_block_start(self, event: content.Metadata) -> Sequence[content.Part]:
         index = _read_index(event)
         closed = self._close(index) if index in self._blocks else ()
         return (*closed, *self._open(index, _read_object(event, "content_block")))
 
     # --- blocks ---
 
-    def _open(self, index: int | None, content: Metadata) -> Sequence[Part]:
+    def _open(self, index: int | None, body: content.Metadata) -> Sequence[content.Part]:
         """Open a block; one that arrives in a single piece is emitted at once."""
-        kind = _read_text(content, "type") or ""
+        kind = _read_text(body, "type") or ""
         block: _Block = _SilentBlock()
-        parts: Sequence[Part] = _ALIVE
+        parts: Sequence[content.Part] = _ALIVE
         match kind:
             case "text":
                 block = _TextBlock(self._give_id)
-                parts = (TextStart(block.id), *block.read_first(content))
+                parts = (content.TextStart(block.id), *block.read_first(body))
             case "thinking":
                 block = _ThinkingBlock(self._give_id())
-                parts = (ReasoningStart(id=block.id), *block.read_first(content))
+                parts = (content.ReasoningStart(id=block.id), *block.read_first(body))
             case "redacted_thinking":
-                parts = self._emit_redacted(content)
+                parts = self._emit_redacted(body)
             case "container_upload":
-                parts = (_describe_upload(content),)
+                # It exists only in the provider's container, and its id is not one of ours.
+                name = _read_text(body, "file_id")
+                parts = (content.File(media_type="application/octet-stream", name=name, metadata=body),)
             case _ if kind.endswith("tool_use"):
-                block = _CallBlock(content, kind=kind, spare_id=f"call_{self._give_id()}")
+                block = _CallBlock(body, kind=kind, spare_id=f"call_{self._give_id()}")
                 self._names[block.id] = block.name
                 parts = (block.start(),)
             case _ if kind.endswith("_tool_result"):
-                parts = self._emit_result(content, kind=kind)
+                parts = self._emit_result(body, kind=kind)
         self._blocks[index] = block
         return parts
 
-    def _close(self, index: int | None) -> Sequence[Part]:
+    def _close(self, index: int | None) -> Sequence[content.Part]:
         block = self._blocks.pop(index, None)
         return block.stop() if block is not None else _ALIVE
 
-    def _emit_redacted(self, content: Metadata) -> Sequence[Part]:
-        encrypted = _read_text(content, "data")
+    def _emit_redacted(self, body: content.Metadata) -> Sequence[content.Part]:
+        encrypted = _read_text(body, "data")
         if encrypted is None:
             return _ALIVE
         id_ = self._give_id()
-        return ReasoningStart(id=id_, metadata={"redacted_thinking": encrypted}), ReasoningEnd(id=id_)
+        return content.ReasoningStart(id=id_, metadata={"redacted_thinking": encrypted}), content.ReasoningEnd(id=id_)
 
-    def _emit_result(self, content: Metadata, *, kind: str) -> Sequence[Part]:
-        call_id = _read_text(content, "tool_use_id")
+    def _emit_result(self, body: content.Metadata, *, kind: str) -> Sequence[content.Part]:
+        call_id = _read_text(body, "tool_use_id")
         if call_id is None:
             return _ALIVE
-        output = content.get("content")
+        output = body.get("content")
         return (
-            ToolResult(
+            content.ToolResult(
                 call_id=call_id,
                 name=self._names.get(call_id) or kind.removesuffix("_tool_result"),
                 output=output,
-                is_error=content.get("is_error") is True or _is_error(output),
+                is_error=body.get("is_error") is True or _is_error(output),
                 provider_executed=True,
-                metadata=_keep_rest(content, {"tool_use_id", "content"}),
+                metadata=_keep_rest(body, {"tool_use_id", "content"}),
             ),
         )
 
@@ -293,7 +272,7 @@ class AnthropicReader:
 
     # --- the end ---
 
-    def _note_end(self, change: Metadata) -> None:
+    def _note_end(self, change: content.Metadata) -> None:
         """Record the fields of the end. A value of the wrong type is ignored."""
         for name, kind in (("stop_reason", str), ("stop_sequence", str), ("stop_details", dict), ("container", dict)):
             if change.get(name) and isinstance(change[name], kind):
@@ -309,9 +288,9 @@ class AnthropicReader:
             name: count for name, count in given.items() if type(count) is int and 0 <= count <= MAX_TOKENS
         }
 
-    def _add_up_usage(self) -> Usage:
+    def _add_up_usage(self) -> content.Usage:
         fresh, written, read, output = (self._counts.get(name, 0) for name in _COUNTERS)
-        return Usage(
+        return content.Usage(
             input_tokens=fresh + written + read,
             output_tokens=output,
             reasoning_tokens=min(self._counts.get("thinking_tokens", 0), output),
@@ -324,9 +303,9 @@ class AnthropicReader:
 
 
 class _Block(Protocol):
-    def read(self, delta: _Delta) -> Sequence[Part]: ...
+    def read(self, delta: _Delta) -> Sequence[content.Part]: ...
 
-    def stop(self) -> Sequence[Part]: ...
+    def stop(self) -> Sequence[content.Part]: ...
 
 
 class _TextBlock:
@@ -335,29 +314,29 @@ class _TextBlock:
     def __init__(self, give_id: Callable[[], str]) -> None:
         self.id = give_id()
         self._give_id = give_id
-        self._citations: list[Metadata] = []
+        self._citations: list[content.Metadata] = []
 
-    def read_first(self, content: Metadata) -> Sequence[Part]:
+    def read_first(self, body: content.Metadata) -> Sequence[content.Part]:
         """The content that the block was opened with: usually none."""
-        text = _read_text(content, "text")
-        citations = content.get("citations")
+        text = _read_text(body, "text")
+        citations = body.get("citations")
         listed = citations if isinstance(citations, list) else []
         cited = [self._cite(each) for each in listed if isinstance(each, dict)]
-        return (TextDelta(self.id, text), *cited) if text else cited
+        return (content.TextDelta(self.id, text), *cited) if text else cited
 
-    def read(self, delta: _Delta) -> Sequence[Part]:
+    def read(self, delta: _Delta) -> Sequence[content.Part]:
         if delta.text:
-            return (TextDelta(self.id, delta.text),)
+            return (content.TextDelta(self.id, delta.text),)
         if isinstance(delta.citation, dict):
             return (self._cite(delta.citation),)
         return _ALIVE
 
-    def stop(self) -> Sequence[Part]:
-        return (TextEnd(self.id, metadata={"citations": self._citations} if self._citations else None),)
+    def stop(self) -> Sequence[content.Part]:
+        return (content.TextEnd(self.id, metadata={"citations": self._citations} if self._citations else None),)
 
-    def _cite(self, citation: Metadata) -> Source:
+    def _cite(self, citation: content.Metadata) -> content.Source:
         self._citations.append(citation)
-        return Source(
+        return content.Source(
             id=self._give_id(),
             url=_read_text(citation, "url"),
             title=_read_text(citation, "title") or _read_text(citation, "document_title"),
@@ -373,76 +352,71 @@ class _ThinkingBlock:
         self.id = id_
         self._signature: str | None = None
 
-    def read_first(self, content: Metadata) -> Sequence[Part]:
-        self._signature = _read_text(content, "signature") or None
-        thinking = _read_text(content, "thinking")
-        return (ReasoningDelta(id=self.id, delta=thinking),) if thinking else ()
+    def read_first(self, body: content.Metadata) -> Sequence[content.Part]:
+        self._signature = _read_text(body, "signature") or None
+        thinking = _read_text(body, "thinking")
+        return (content.ReasoningDelta(id=self.id, delta=thinking),) if thinking else ()
 
-    def read(self, delta: _Delta) -> Sequence[Part]:
+    def read(self, delta: _Delta) -> Sequence[content.Part]:
         if delta.thinking:
-            return (ReasoningDelta(self.id, delta.thinking),)
+            return (content.ReasoningDelta(self.id, delta.thinking),)
         self._signature = delta.signature or self._signature
         return _ALIVE
 
-    def stop(self) -> Sequence[Part]:
-        return (ReasoningEnd(id=self.id, signature=self._signature),)
+    def stop(self) -> Sequence[content.Part]:
+        return (content.ReasoningEnd(id=self.id, signature=self._signature),)
 
 
 class _CallBlock:
     """A call of our tools or of the provider's own. Its input stays raw text, because it may not be valid JSON."""
 
-    def __init__(self, content: Metadata, *, kind: str, spare_id: str) -> None:
-        self.id = _read_text(content, "id") or spare_id
-        self.name = _read_text(content, "name") or ""
+    def __init__(self, body: content.Metadata, *, kind: str, spare_id: str) -> None:
+        self.id = _read_text(body, "id") or spare_id
+        self.name = _read_text(body, "name") or ""
         self._executed = kind != "tool_use"
-        self._input = content.get("input")
+        self._input = body.get("input")
         self._chunks: list[str] = []
         mapped = {"id", "name", "input"} if self._executed else {"id", "name", "input", "type"}
-        self._metadata = _keep_rest(content, mapped)
+        self._metadata = _keep_rest(body, mapped)
 
-    def start(self) -> Part:
-        return ToolInputStart(id=self.id, name=self.name, provider_executed=self._executed)
+    def start(self) -> content.Part:
+        return content.ToolInputStart(id=self.id, name=self.name, provider_executed=self._executed)
 
-    def read(self, delta: _Delta) -> Sequence[Part]:
+    def read(self, delta: _Delta) -> Sequence[content.Part]:
         if not delta.partial_json:
             return _ALIVE
         self._chunks.append(delta.partial_json)
-        return (ToolInputDelta(self.id, delta.partial_json),)
+        return (content.ToolInputDelta(self.id, delta.partial_json),)
 
-    def stop(self) -> Sequence[Part]:
-        whole = ToolCall(
+    def stop(self) -> Sequence[content.Part]:
+        whole = content.ToolCall(
             id=self.id,
             name=self.name,
             arguments="".join(self._chunks) or self._write_first_input(),
             provider_executed=self._executed,
             metadata=self._metadata,
         )
-        return ToolInputEnd(self.id), whole
+        return content.ToolInputEnd(self.id), whole
 
     def _write_first_input(self) -> str:
         """The input that the block was opened with, for servers that send it in one piece."""
-        return encode(self._input).decode() if isinstance(self._input, dict) else "{}"
+        return content.encode(self._input).decode() if isinstance(self._input, dict) else "{}"
 
 
 class _SilentBlock:
     """A block that was emitted when it opened, or one of an unknown kind."""
 
-    def read(self, delta: _Delta) -> Sequence[Part]:  # noqa: ARG002  (its deltas are ignored)
+    def read(self, delta: _Delta) -> Sequence[content.Part]:  # noqa: ARG002  (its deltas are ignored)
         return _ALIVE
 
-    def stop(self) -> Sequence[Part]:
+    def stop(self) -> Sequence[content.Part]:
         return _ALIVE
-
-
-def _describe_upload(content: Metadata) -> File:
-    """A file in the provider's container. It exists only there, and its id is not one of ours."""
-    return File(media_type="application/octet-stream", name=_read_text(content, "file_id"), metadata=content)
 
 
 # --- reading JSON that may be anything ---------------------------------------------------
 
 
-def _decode_object(data: bytes) -> Metadata:
+def _decode_object(data: bytes) -> content.Metadata:
     value = _decode_any(data)
     return value if isinstance(value, dict) else {}
 
@@ -452,22 +426,22 @@ def _find_name(data: bytes) -> str:
     return unnamed.type or ("error" if unnamed.error else "")
 
 
-def _read_object(value: Metadata, name: str) -> Metadata:
+def _read_object(value: content.Metadata, name: str) -> content.Metadata:
     inner = value.get(name)
     return inner if isinstance(inner, dict) else {}
 
 
-def _read_text(value: Metadata, name: str) -> str | None:
+def _read_text(value: content.Metadata, name: str) -> str | None:
     text = value.get(name)
     return text if isinstance(text, str) else None
 
 
-def _read_index(event: Metadata) -> int | None:
+def _read_index(event: content.Metadata) -> int | None:
     index = event.get("index")
     return index if isinstance(index, int) else None
 
 
-def _keep_rest(value: Metadata, mapped: AbstractSet[str]) -> Metadata | None:
+def _keep_rest(value: content.Metadata, mapped: AbstractSet[str]) -> content.Metadata | None:
     """The fields that we have no field for, without nulls: requests do not accept all of them."""
     return {name: each for name, each in value.items() if name not in mapped and each is not None} or None
 

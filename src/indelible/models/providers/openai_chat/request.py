@@ -47,7 +47,6 @@ _FILED_UNDER: Final = ("prompt_cache_key", "safety_identifier")
 """What only OpenAI knows. Its `metadata` belong to completions that it stores, and these are not."""
 _TOOL_CHOICES: Final = frozenset({"auto", "none", "required"})
 _NO_ARGUMENTS: Final = {"type": "object", "properties": {}}
-
 _OFFICIAL_IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _SOUNDS: Final = {
     "audio/wav": "wav",

@@ -24,22 +24,7 @@ from typing import Any, Final
 
 import msgspec
 
-from indelible.content import (
-    File,
-    Finish,
-    FinishReason,
-    KeepAlive,
-    Part,
-    ReasoningDelta,
-    ReasoningEnd,
-    ReasoningStart,
-    Source,
-    TextDelta,
-    TextEnd,
-    TextStart,
-    Usage,
-    UsageUpdate,
-)
+from indelible import content
 from indelible.content.parts import MAX_TOKENS
 from indelible.errors import ModelFailed
 from indelible.models.failures.classify import classify_response
@@ -50,12 +35,12 @@ from indelible.models.protocol import Call
 from indelible.models.providers.openai_chat.request import write_body
 from indelible.models.providers.openai_chat.tool_calls import THOUGHTS, CallPiece, Calls, Details, Function, list_dicts
 
-_KEEP_ALIVE: Final = (KeepAlive(),)
+_KEEP_ALIVE: Final = (content.KeepAlive(),)
 _DONE: Final = b"[DONE]"
 _UNFINISHED: Final = frozenset({"", "null", "none"})
 _ORDINARY: Final = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
 
-_REASONS: Final[dict[str, FinishReason]] = {
+_REASONS: Final[dict[str, content.FinishReason]] = {
     **dict.fromkeys(("length", "max_tokens", "max_output_tokens", "model_length"), "length"),
     **dict.fromkeys(("content_filter", "refusal", "safety", "sensitive", "prohibited_content"), "content_filter"),
 }
@@ -103,7 +88,7 @@ class _Chunk(msgspec.Struct, gc=False):
 _decode_chunk: Final[Callable[[bytes], _Chunk]] = make_decoder(_Chunk)
 
 
-# --- the wire ----------------------------------------------------------------------------
+# --- the wire format ---------------------------------------------------------------------
 
 
 class ChatWire:
@@ -144,7 +129,7 @@ class ChatReader:
         self._provider = provider
         self._returns_reasoning = returns_reasoning
         self._keeps_details = keeps_details
-        self._open: type[TextDelta | ReasoningDelta] | None = None
+        self._open: type[content.TextDelta | content.ReasoningDelta] | None = None
         self._open_id = ""
         self._field: str | None = None
         self._given = 0
@@ -155,7 +140,7 @@ class ChatReader:
         self._usage: dict[str, Any] | None = None
         self._reported = 0
 
-    def read(self, event: SseEvent) -> Sequence[Part]:
+    def read(self, event: SseEvent) -> Sequence[content.Part]:
         data = event.data.strip()
         if self.complete:
             self._read_rest(data)
@@ -170,7 +155,7 @@ class ChatReader:
         chunk = _decode_chunk(data)
         if chunk.error:
             raise self._fail(data)
-        parts: list[Part] = []
+        parts: list[content.Part] = []
         if self._note_usage(chunk):
             self._report_usage(parts)
         if not chunk.choices:
@@ -187,14 +172,14 @@ class ChatReader:
             self._end(choice.finish_reason, parts)
         return parts or _KEEP_ALIVE
 
-    def finish(self) -> Finish:
+    def finish(self) -> content.Finish:
         raw = self._finish_reason
         reason = _REASONS.get(raw, "stop")
         if self._refused:
             reason = "content_filter"
         elif reason == "stop" and self._calls:
             reason = "tool_calls"
-        return Finish(
+        return content.Finish(
             reason=reason,
             usage=None if self._usage is None else _read_usage(self._usage),
             metadata=None if raw in _ORDINARY else {"finish_reason": raw},
@@ -203,7 +188,7 @@ class ChatReader:
     def resume(self) -> None:
         """Always None: Chat Completions has no pauses."""
 
-    def _read_envelope(self, chunk: _Chunk, data: bytes) -> Sequence[Part]:
+    def _read_envelope(self, chunk: _Chunk, data: bytes) -> Sequence[content.Part]:
         """A chunk without choices: a sign of life, unless it is a bare error, or Groq's."""
         if chunk.object == "error":
             raise self._fail(data)
@@ -229,27 +214,28 @@ class ChatReader:
             return True
         return False
 
-    def _report_usage(self, parts: list[Part]) -> None:
+    def _report_usage(self, parts: list[content.Part]) -> None:
         """Report a running count when it begins, and then whenever it has grown by a quarter: not with every token."""
         assert self._usage is not None
         usage = _read_usage(self._usage)
         if usage.input_tokens and 4 * usage.total_tokens >= 5 * self._reported:
             self._reported = usage.total_tokens
-            parts.append(UsageUpdate(usage))
+            parts.append(content.UsageUpdate(usage))
 
     def _fail(self, body: bytes | dict[str, Any]) -> ModelFailed:
         return classify_response(provider=self._provider, status=None, body=body)
 
     # --- content ---
 
-    def _read_delta(self, delta: _Delta, parts: list[Part]) -> None:
+    def _read_delta(self, delta: _Delta, parts: list[content.Part]) -> None:
         if delta.reasoning_content:
             self._add_reasoning(delta.reasoning_content, "reasoning_content", parts)
         elif delta.reasoning and isinstance(delta.reasoning, str):
             self._add_reasoning(delta.reasoning, "reasoning", parts)
         elif delta.reasoning_details:
-            for text in _list_thoughts(delta.reasoning_details):
-                self._add_reasoning(text, None, parts)
+            for detail in list_dicts(delta.reasoning_details):
+                for text in filter(None, (_get_text(detail, key) for key in THOUGHTS)):
+                    self._add_reasoning(text, None, parts)
         if delta.reasoning_details and self._keeps_details:
             self._details.add(delta.reasoning_details)
         if delta.content:
@@ -270,37 +256,37 @@ class ChatReader:
         if delta.annotations or delta.images:
             self._read_extras(delta, parts)
 
-    def _add_text(self, text: str, parts: list[Part]) -> None:
-        if self._open is not TextDelta:
+    def _add_text(self, text: str, parts: list[content.Part]) -> None:
+        if self._open is not content.TextDelta:
             self._close(parts)
-            self._open, self._open_id = TextDelta, self._make_id("text")
-            parts.append(TextStart(self._open_id))
-        parts.append(TextDelta(self._open_id, text))
+            self._open, self._open_id = content.TextDelta, self._make_id("text")
+            parts.append(content.TextStart(self._open_id))
+        parts.append(content.TextDelta(self._open_id, text))
 
-    def _add_reasoning(self, text: str, field: str | None, parts: list[Part]) -> None:
+    def _add_reasoning(self, text: str, field: str | None, parts: list[content.Part]) -> None:
         """`field` is the field that it arrived in, if it can go back there."""
-        if self._open is not ReasoningDelta:
+        if self._open is not content.ReasoningDelta:
             self._close(parts)
-            self._open, self._open_id = ReasoningDelta, self._make_id("reasoning")
+            self._open, self._open_id = content.ReasoningDelta, self._make_id("reasoning")
             self._field = field
-            parts.append(ReasoningStart(self._open_id))
-        parts.append(ReasoningDelta(self._open_id, text))
+            parts.append(content.ReasoningStart(self._open_id))
+        parts.append(content.ReasoningDelta(self._open_id, text))
 
-    def _close(self, parts: list[Part]) -> None:
-        if self._open is TextDelta:
-            parts.append(TextEnd(self._open_id))
-        elif self._open is ReasoningDelta:
+    def _close(self, parts: list[content.Part]) -> None:
+        if self._open is content.TextDelta:
+            parts.append(content.TextEnd(self._open_id))
+        elif self._open is content.ReasoningDelta:
             returned = self._returns_reasoning and self._field is not None
-            parts.append(ReasoningEnd(self._open_id, metadata={"field": self._field} if returned else None))
+            parts.append(content.ReasoningEnd(self._open_id, metadata={"field": self._field} if returned else None))
         self._open = None
 
     def _make_id(self, kind: str) -> str:
         self._given += 1
         return f"{kind}_{self._given - 1}"
 
-    def _read_pieces(self, content: list[Any], parts: list[Part]) -> None:
+    def _read_pieces(self, pieces: list[Any], parts: list[content.Part]) -> None:
         """Content as a list (Mistral): pieces of text and of thinking."""
-        for piece in content:
+        for piece in pieces:
             if isinstance(piece, dict) and piece.get("type") == "thinking":
                 for text in _list_texts(piece.get("thinking")):
                     self._add_reasoning(text, None, parts)
@@ -308,12 +294,12 @@ class ChatReader:
                 for text in _list_texts([piece]):
                     self._add_text(text, parts)
 
-    def _read_extras(self, delta: _Delta, parts: list[Part]) -> None:
+    def _read_extras(self, delta: _Delta, parts: list[content.Part]) -> None:
         for annotation in list_dicts(delta.annotations):
             citation = annotation.get("url_citation")
             url, title, quote = (_get_text(citation, key) for key in ("url", "title", "content"))
             if url:
-                parts.append(Source(id=self._make_id("source"), url=url, title=title, quote=quote))
+                parts.append(content.Source(id=self._make_id("source"), url=url, title=title, quote=quote))
         for image in list_dicts(delta.images):
             url = _get_text(image.get("image_url"), "url")
             file = _read_image(url) if url else None
@@ -321,7 +307,7 @@ class ChatReader:
                 self._given += 1
                 parts.append(file)
 
-    def _end(self, finish_reason: str, parts: list[Part]) -> None:
+    def _end(self, finish_reason: str, parts: list[content.Part]) -> None:
         reason = finish_reason.lower().rpartition(":")[2].strip()
         if reason in _UNFINISHED:
             return
@@ -353,30 +339,25 @@ def _list_texts(value: Any) -> list[str]:
     return [text for text in texts if text]
 
 
-def _list_thoughts(details: Any) -> list[str]:
-    texts = (_get_text(detail, key) for detail in list_dicts(details) for key in THOUGHTS)
-    return [text for text in texts if text]
-
-
-def _read_image(url: str) -> File | None:
+def _read_image(url: str) -> content.File | None:
     """An image that the model made, in a data URL or at another address."""
     if not url.startswith("data:"):
-        return File(media_type="image/png", url=url)
+        return content.File(media_type="image/png", url=url)
     head, _, encoded = url.removeprefix("data:").partition(",")
     try:
         data = base64.b64decode(encoded, validate=True)
     except ValueError:
         return None
-    return File(media_type=head.partition(";")[0] or "image/png", data=data) if data else None
+    return content.File(media_type=head.partition(";")[0] or "image/png", data=data) if data else None
 
 
-def _read_usage(usage: dict[str, Any]) -> Usage:
+def _read_usage(usage: dict[str, Any]) -> content.Usage:
     """The token counts. A total above prompt plus completion is thinking, which xAI and Gemini count separately."""
     prompt, completion = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
     prompt_details, completion_details = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
     apart = max(0, _count(usage, "total_tokens") - prompt - completion)
     cached = _count(prompt_details, "cached_tokens") or _count(usage, "prompt_cache_hit_tokens", "cached_tokens")
-    return Usage(
+    return content.Usage(
         input_tokens=prompt,
         output_tokens=completion + apart,
         reasoning_tokens=max(apart, _count(completion_details, "reasoning_tokens")),

@@ -45,20 +45,17 @@ class CallPiece(msgspec.Struct, gc=False):
     extra_content: Any = None
 
 
-class _OpenCall:
+class _OpenCall(msgspec.Struct):
     """An unfinished call. `id` is ours; `given_id` is the server's, which may be empty."""
 
-    __slots__ = ("announced", "chunks", "ended", "extra_content", "given_id", "held", "id", "name")
-
-    def __init__(self, id_: str, given_id: str) -> None:
-        self.id = id_
-        self.given_id = given_id
-        self.name = ""
-        self.chunks: list[str] = []
-        self.extra_content: Any = None
-        self.held = 0
-        self.announced = False
-        self.ended = False
+    id: str
+    given_id: str
+    name: str = ""
+    chunks: list[str] = []
+    extra_content: Any = None
+    held: int = 0
+    announced: bool = False
+    ended: bool = False
 
     def add(self, name: str, arguments: str, parts: list[Part]) -> None:
         """A name arrives whole, in pieces, with every piece again, or late. Until then, arguments are held back."""

@@ -17,109 +17,85 @@ from typing import Final
 
 import msgspec
 
-from indelible.content import (
-    TOOL_NAME,
-    File,
-    Metadata,
-    Part,
-    ReasoningDelta,
-    ReasoningEnd,
-    TextDelta,
-    ToolCall,
-    ToolInputDelta,
-    ToolInputEnd,
-    ToolResult,
-)
+from indelible import content
 from indelible.models.providers.openai_responses.request import Item, get_text
 
 _ARGUMENTS: Final = ("action", "queries", "code", "revised_prompt", "server_label", "operation")
 _RESULTS: Final = ("results", "outputs", "output", "result")
 
 
-class OpenText:
+class OpenText(msgspec.Struct):
     """One text of a message: what was emitted of it, and how many sources."""
 
-    __slots__ = ("content_index", "emitted", "id", "output_index", "sources")
+    id: str
+    output_index: int
+    content_index: int
+    emitted: list[str] = []
+    sources: int = 0
 
-    def __init__(self, id_: str, output_index: int, content_index: int) -> None:
-        self.id = id_
-        self.output_index = output_index
-        self.content_index = content_index
-        self.emitted: list[str] = []
-        self.sources = 0
-
-    def emit(self, delta: str) -> TextDelta:
+    def emit(self, delta: str) -> content.TextDelta:
         self.emitted.append(delta)
-        return TextDelta(self.id, delta)
+        return content.TextDelta(self.id, delta)
 
 
-class OpenMessage:
-    __slots__ = ("texts",)
-
-    def __init__(self) -> None:
-        self.texts: dict[int, OpenText] = {}
+class OpenMessage(msgspec.Struct):
+    texts: dict[int, OpenText] = {}
 
 
-class OpenThought:
+class OpenThought(msgspec.Struct):
     """Reasoning: a summary in parts or the text itself, with a blank line between parts."""
 
-    __slots__ = ("emitted", "id", "part")
+    id: str
+    emitted: dict[tuple[str, int], list[str]] = {}
+    part: tuple[str, int] | None = None
 
-    def __init__(self, id_: str) -> None:
-        self.id = id_
-        self.emitted: dict[tuple[str, int], list[str]] = {}
-        self.part: tuple[str, int] | None = None
-
-    def emit(self, part: tuple[str, int], delta: str) -> ReasoningDelta:
+    def emit(self, part: tuple[str, int], delta: str) -> content.ReasoningDelta:
         self.emitted.setdefault(part, []).append(delta)
         if part != self.part:
             delta = delta if self.part is None else "\n\n" + delta
             self.part = part
-        return ReasoningDelta(self.id, delta)
+        return content.ReasoningDelta(self.id, delta)
 
-    def finish(self, item: Item) -> Iterator[Part]:
+    def finish(self, item: Item) -> Iterator[content.Part]:
         for kind in ("summary", "content"):
             for at, piece in enumerate(list_objects(item.get(kind))):
                 if rest := find_rest(get_text(piece, "text") or "", self.emitted.get((kind, at), [])):
                     yield self.emit((kind, at), rest)
         kept = {name: get_text(item, name) for name in ("id", "encrypted_content")}
-        yield ReasoningEnd(self.id, metadata=kept if all(kept.values()) and is_whole(item) else None)
+        yield content.ReasoningEnd(self.id, metadata=kept if all(kept.values()) and is_whole(item) else None)
 
 
-class OpenCall:
+class OpenCall(msgspec.Struct):
     """A call, local or the provider's own. `wrapped_in` names the argument that its plain text becomes."""
 
-    __slots__ = ("emitted", "id", "name", "own", "wrapped_in")
+    id: str
+    name: str
+    own: bool
+    wrapped_in: str | None
+    emitted: list[str] = []
 
-    def __init__(self, id_: str, name: str, *, own: bool, wrapped_in: str | None) -> None:
-        self.id = id_
-        self.name = name
-        self.own = own
-        self.wrapped_in = wrapped_in
-        self.emitted: list[str] = []
-
-    def emit(self, delta: str) -> ToolInputDelta:
+    def emit(self, delta: str) -> content.ToolInputDelta:
         if self.wrapped_in is not None:
             opening = "" if self.emitted else f'{{"{self.wrapped_in}":"'
             delta = opening + msgspec.json.encode(delta)[1:-1].decode()
         self.emitted.append(delta)
-        return ToolInputDelta(self.id, delta)
+        return content.ToolInputDelta(self.id, delta)
 
-    def emit_rest(self, whole: str) -> Iterator[Part]:
+    def emit_rest(self, whole: str) -> Iterator[content.Part]:
         if rest := find_rest(whole, self.emitted):
             self.emitted.append(rest)
-            yield ToolInputDelta(self.id, rest)
+            yield content.ToolInputDelta(self.id, rest)
 
-    def finish(self, item: Item) -> Iterator[Part]:
+    def finish(self, item: Item) -> Iterator[content.Part]:
         whole = _describe_arguments(item, wrapped_in=self.wrapped_in) or self._close() or "{}"
         yield from self.emit_rest(whole)
-        yield ToolInputEnd(self.id)
+        yield content.ToolInputEnd(self.id)
         if self.own:
-            metadata: Metadata = {"item": item} if item else {}
+            metadata: content.Metadata = {"item": item} if item else {}
         else:
             metadata = {"id": id_} if (id_ := get_text(item, "id")) else {}
             metadata |= {"custom": True} if self.wrapped_in else {}
-        yield ToolCall(
+        yield content.ToolCall(
             self.id,
             self.name or get_text(item, "name") or "",
             whole,
@@ -164,28 +140,28 @@ def is_whole(item: Item) -> bool:
     return item.get("status") in (None, "completed")
 
 
-def read_results(call: OpenCall, item: Item) -> Iterator[Part]:
+def read_results(call: OpenCall, item: Item) -> Iterator[content.Part]:
     """The result of one of the provider's own calls, as far as its item contains it."""
     error = item.get("error")
     output = error or next((item[name] for name in _RESULTS if item.get(name) is not None), None)
     if call.name == "image_generation" and isinstance(output, str):
         yield from read_image(output, get_text(item, "output_format") or "png")
     elif output is not None:
-        yield ToolResult(call.id, call.name, output, is_error=bool(error), provider_executed=True)
+        yield content.ToolResult(call.id, call.name, output, is_error=bool(error), provider_executed=True)
 
 
-def read_image(encoded: str, suffix: str) -> Iterator[Part]:
+def read_image(encoded: str, suffix: str) -> Iterator[content.Part]:
     subtype = "svg+xml" if suffix == "svg" else suffix
     with suppress(ValueError):
-        yield File(f"image/{subtype}", name=f"image.{suffix}", data=b64decode(encoded, validate=True))
+        yield content.File(f"image/{subtype}", name=f"image.{suffix}", data=b64decode(encoded, validate=True))
 
 
 def name_own_call(kind: str, item: Item) -> str:
     """The name to show: an MCP tool's own name, if it is legal; else that of the provider's tool."""
     name = get_text(item, "name") or ""
-    return name if re.fullmatch(TOOL_NAME, name) else kind.removesuffix("_call")
+    return name if re.fullmatch(content.TOOL_NAME, name) else kind.removesuffix("_call")
 
 
-def identify_message(item: Item) -> Metadata | None:
+def identify_message(item: Item) -> content.Metadata | None:
     emitted = {name: get_text(item, name) for name in ("id", "phase")}
     return {name: value for name, value in emitted.items() if value} or None if is_whole(item) else None

@@ -32,7 +32,6 @@ from indelible.models.http.http_model import WireRequest
 from indelible.models.protocol import Call, Parameters, PromptMessage
 
 Item = dict[str, Any]
-
 CUSTOM_INPUT: Final = "input"
 """The one argument of a custom tool, whose input is plain text, not JSON."""
 

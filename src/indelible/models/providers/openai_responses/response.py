@@ -20,23 +20,11 @@ stop; an incomplete item is never emitted as complete; for any input, only `Mode
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 import msgspec
 
-from indelible.content import (
-    Finish,
-    FinishReason,
-    KeepAlive,
-    Part,
-    ReasoningStart,
-    Source,
-    TextEnd,
-    TextStart,
-    ToolInputStart,
-    Usage,
-    UsageUpdate,
-)
+from indelible import content
 from indelible.content.parts import MAX_TOKENS
 from indelible.errors import ModelFailed
 from indelible.models.failures.classify import classify_response
@@ -44,26 +32,15 @@ from indelible.models.http.http_model import WireRequest, make_decoder
 from indelible.models.http.sse import SseEvent
 from indelible.models.profile import Profile
 from indelible.models.protocol import Call
-from indelible.models.providers.openai_responses.items import (
-    OpenCall,
-    OpenMessage,
-    OpenText,
-    OpenThought,
-    find_rest,
-    identify_message,
-    list_objects,
-    name_own_call,
-    read_results,
-)
+from indelible.models.providers.openai_responses import items
 from indelible.models.providers.openai_responses.request import CUSTOM_INPUT, Item, get_text, write_call
 
 E = TypeVar("E")
-
 _PROVIDER: Final = "openai"
 _UNNAMED: Final = "message"
 """The name of an event without an `event:` line."""
 
-_ALIVE: Final = (KeepAlive(),)
+_ALIVE: Final = (content.KeepAlive(),)
 _MAX_ID_CHARS: Final = 40
 _LOCAL_CALLS: Final = frozenset({"function_call", "custom_tool_call"})
 _OTHER_OWN_CALLS: Final = frozenset({"mcp_list_tools", "mcp_approval_request", "program"})
@@ -143,9 +120,9 @@ class ResponsesReader:
     def __init__(self) -> None:
         self.complete = False
         self.over = False
-        self._items: dict[int, OpenMessage | OpenThought | OpenCall] = {}
-        self._text: OpenText | None = None
-        self._own_calls: dict[str, OpenCall] = {}
+        self._items: dict[int, items.OpenMessage | items.OpenThought | items.OpenCall] = {}
+        self._text: items.OpenText | None = None
+        self._own_calls: dict[str, items.OpenCall] = {}
         self._ids_made = 0
         self._ended: set[int] = set()
         self._ended_items = 0
@@ -153,19 +130,19 @@ class ResponsesReader:
         self._refused = False
         self._response: Item = {}
 
-    def read(self, event: SseEvent) -> Sequence[Part]:
+    def read(self, event: SseEvent) -> Sequence[content.Part]:
         kind: str | None = event.event
         if kind == "response.output_text.delta":
             return self._read_text(event.data)
         if kind == _UNNAMED:
             kind = _read_kind(event.data)
-        read = _READ.get(kind)
+        read = self._READ.get(kind)
         return _ALIVE if read is None else read(self, event.data)
 
-    def finish(self) -> Finish:
+    def finish(self) -> content.Finish:
         response = self._response
         cut_by = _read_cut(response)
-        reason: FinishReason = "tool_calls" if self._called else "stop"
+        reason: content.FinishReason = "tool_calls" if self._called else "stop"
         if cut_by == "content_filter" or self._refused:
             reason = "content_filter"
         elif cut_by is not None:
@@ -175,7 +152,7 @@ class ResponsesReader:
             "service_tier": response.get("service_tier"),
             "incomplete_reason": cut_by,
         }
-        return Finish(
+        return content.Finish(
             reason=reason,
             usage=_read_usage(response.get("usage")),
             response_id=get_text(response, "id"),
@@ -188,7 +165,7 @@ class ResponsesReader:
 
     # --- text ---
 
-    def _read_text(self, data: bytes) -> Sequence[Part]:
+    def _read_text(self, data: bytes) -> Sequence[content.Part]:
         event = _decode_delta(data)
         delta = event.delta
         if not delta:
@@ -196,155 +173,156 @@ class ResponsesReader:
         text = self._text
         if text is not None and text.content_index == event.content_index and text.output_index == event.output_index:
             return (text.emit(delta),)
-        parts: list[Part] = []
+        parts: list[content.Part] = []
         text = self._find_text(event, parts)
         return (*parts, text.emit(delta))
 
-    def _read_refusal(self, data: bytes) -> Sequence[Part]:
+    def _read_refusal(self, data: bytes) -> Sequence[content.Part]:
         self._refused = True
         return self._read_text(data)
 
-    def _read_text_done(self, data: bytes) -> Sequence[Part]:
+    def _read_text_done(self, data: bytes) -> Sequence[content.Part]:
         event = _decode_done(data)
         whole = event.text or event.refusal
         self._refused = self._refused or bool(event.refusal)
-        parts: list[Part] = []
+        parts: list[content.Part] = []
         if whole and self._is_message_open(event):
             self._emit_text(event, whole, parts)
         return parts
 
-    def _read_annotation(self, data: bytes) -> Sequence[Part]:
+    def _read_annotation(self, data: bytes) -> Sequence[content.Part]:
         event = _decode_annotation(data)
-        parts: list[Part] = []
+        parts: list[content.Part] = []
         if event.annotation and self._is_message_open(event):
             self._find_text(event, parts).sources += 1
             parts.append(self._make_source(event.annotation))
         return parts
 
     def _is_message_open(self, place: _Place) -> bool:
-        return isinstance(self._items.get(place.output_index or 0), OpenMessage)
+        return isinstance(self._items.get(place.output_index or 0), items.OpenMessage)
 
-    def _emit_text(self, place: _Place, whole: str, parts: list[Part]) -> OpenText:
+    def _emit_text(self, place: _Place, whole: str, parts: list[content.Part]) -> items.OpenText:
         """Emit what no delta contained of this text."""
         text = self._find_text(place, parts)
-        if rest := find_rest(whole, text.emitted):
+        if rest := items.find_rest(whole, text.emitted):
             parts.append(text.emit(rest))
         return text
 
-    def _find_text(self, place: _Place, parts: list[Part]) -> OpenText:
+    def _find_text(self, place: _Place, parts: list[content.Part]) -> items.OpenText:
         """The text at this place; a new one is announced in `parts`."""
         index, content_index = place.output_index or 0, place.content_index or 0
         message = self._items.get(index)
-        if not isinstance(message, OpenMessage):
+        if not isinstance(message, items.OpenMessage):
             parts += self._finish_item(index, _CUT)
-            message = self._items[index] = OpenMessage()
+            message = self._items[index] = items.OpenMessage()
         text = message.texts.get(content_index)
         if text is None:
-            text = message.texts[content_index] = OpenText(self._make_id("text"), index, content_index)
-            parts.append(TextStart(text.id))
+            text = message.texts[content_index] = items.OpenText(self._make_id("text"), index, content_index)
+            parts.append(content.TextStart(text.id))
         self._text = text
         return text
 
     # --- reasoning ---
 
-    def _read_summary(self, data: bytes) -> Sequence[Part]:
+    def _read_summary(self, data: bytes) -> Sequence[content.Part]:
         event = _decode_delta(data)
         return self._think(event, ("summary", event.summary_index or 0))
 
-    def _read_thinking(self, data: bytes) -> Sequence[Part]:
+    def _read_thinking(self, data: bytes) -> Sequence[content.Part]:
         event = _decode_delta(data)
         return self._think(event, ("content", event.content_index or 0))
 
-    def _think(self, event: _Delta, part: tuple[str, int]) -> Sequence[Part]:
+    def _think(self, event: _Delta, part: tuple[str, int]) -> Sequence[content.Part]:
         index = event.output_index or 0
         thought = self._items.get(index)
         if not event.delta:
             return ()
-        if isinstance(thought, OpenThought):
+        if isinstance(thought, items.OpenThought):
             return (thought.emit(part, event.delta),)
         parts = self._finish_item(index, _CUT)
-        thought = self._items[index] = OpenThought(self._make_id("reasoning"))
-        return (*parts, ReasoningStart(thought.id), thought.emit(part, event.delta))
+        thought = self._items[index] = items.OpenThought(self._make_id("reasoning"))
+        return (*parts, content.ReasoningStart(thought.id), thought.emit(part, event.delta))
 
     # --- calls ---
 
-    def _read_arguments(self, data: bytes) -> Sequence[Part]:
+    def _read_arguments(self, data: bytes) -> Sequence[content.Part]:
         event = _decode_delta(data)
         call = self._items.get(event.output_index or 0)
-        return (call.emit(event.delta),) if isinstance(call, OpenCall) and event.delta else ()
+        return (call.emit(event.delta),) if isinstance(call, items.OpenCall) and event.delta else ()
 
-    def _read_arguments_done(self, data: bytes) -> Sequence[Part]:
+    def _read_arguments_done(self, data: bytes) -> Sequence[content.Part]:
         event = _decode_done(data)
         call = self._items.get(event.output_index or 0)
-        return list(call.emit_rest(event.arguments)) if isinstance(call, OpenCall) and event.arguments else ()
+        return list(call.emit_rest(event.arguments)) if isinstance(call, items.OpenCall) and event.arguments else ()
 
     # --- items ---
 
-    def _read_item_added(self, data: bytes) -> Sequence[Part]:
+    def _read_item_added(self, data: bytes) -> Sequence[content.Part]:
         event = _decode_item(data)
         index = event.output_index or 0
         return [*self._finish_item(index, _CUT), *self._open_item(index, event.item or {})]
 
-    def _read_item_done(self, data: bytes) -> Sequence[Part]:
+    def _read_item_done(self, data: bytes) -> Sequence[content.Part]:
         event = _decode_item(data)
         return self._read_whole_item(event.output_index or 0, event.item or {})
 
-    def _read_whole_item(self, index: int, item: Item) -> list[Part]:
+    def _read_whole_item(self, index: int, item: Item) -> list[content.Part]:
         """A complete item, of which deltas may have arrived."""
         opened = () if index in self._items else self._open_item(index, item)
         if index not in self._items:  # it is emitted in one piece, or not at all
             self._note_end(index)
-        own_call = self._own_calls.get(get_text(item, "call_id") or "") if _is_answer(item) else None
-        answered = read_results(own_call, item) if own_call is not None else ()
+        is_answer = (get_text(item, "type") or "").endswith("_output")  # to one of the provider's own calls
+        own_call = self._own_calls.get(get_text(item, "call_id") or "") if is_answer else None
+        answered = items.read_results(own_call, item) if own_call is not None else ()
         return [*opened, *self._finish_item(index, item), *answered]
 
-    def _open_item(self, index: int, item: Item) -> Sequence[Part]:
+    def _open_item(self, index: int, item: Item) -> Sequence[content.Part]:
         kind = get_text(item, "type") or ""
         if kind == "message":
-            self._items[index] = OpenMessage()
+            self._items[index] = items.OpenMessage()
         elif kind == "reasoning":
-            thought = self._items[index] = OpenThought(self._make_id("reasoning"))
-            return (ReasoningStart(thought.id),)
+            thought = self._items[index] = items.OpenThought(self._make_id("reasoning"))
+            return (content.ReasoningStart(thought.id),)
         elif kind in _LOCAL_CALLS:
             self._called = True
             spare = self._make_id("call")
-            call = OpenCall(
+            call = items.OpenCall(
                 get_text(item, "call_id") or get_text(item, "id") or spare,
                 get_text(item, "name") or "",
                 own=False,
                 wrapped_in=CUSTOM_INPUT if kind == "custom_tool_call" else None,
             )
             self._items[index] = call
-            return (ToolInputStart(call.id, call.name),)
+            return (content.ToolInputStart(call.id, call.name),)
         elif kind.endswith("_call") or kind in _OTHER_OWN_CALLS:
             spare = self._make_id("call")
-            call = OpenCall(
+            call = items.OpenCall(
                 (get_text(item, "id") or spare)[-_MAX_ID_CHARS:],
-                name_own_call(kind, item),
+                items.name_own_call(kind, item),
                 own=True,
                 wrapped_in="code" if kind == "code_interpreter_call" else None,
             )
             self._items[index] = call
-            return (ToolInputStart(call.id, call.name, provider_executed=True, standalone=True),)
+            return (content.ToolInputStart(call.id, call.name, provider_executed=True, standalone=True),)
         return ()
 
-    def _finish_item(self, index: int, item: Item) -> list[Part]:
+    def _finish_item(self, index: int, item: Item) -> list[content.Part]:
         """End the open item at this index. `item` is its complete form, or empty if that never arrived."""
-        parts: list[Part] = []
+        parts: list[content.Part] = []
         if index in self._items:
             self._note_end(index)
         match self._items.get(index):
-            case OpenMessage() as message:
+            case items.OpenMessage() as message:
                 self._finish_message(index, item, parts)
-                parts += [TextEnd(text.id, identify_message(item)) for text in message.texts.values()]
+                parts += [content.TextEnd(text.id, items.identify_message(item)) for text in message.texts.values()]
                 self._text = None
-            case OpenThought() as thought:
+            case items.OpenThought() as thought:
                 parts += thought.finish(item)
-            case OpenCall() as call if item.get("status") != "incomplete":
+            case items.OpenCall() as call if item.get("status") != "incomplete":
                 parts += call.finish(item)
                 if call.own:
                     self._own_calls[get_text(item, "call_id") or call.id] = call
-                    parts += read_results(call, item)
+                    parts += items.read_results(call, item)
         self._items.pop(index, None)
         return parts
 
@@ -352,19 +330,19 @@ class ResponsesReader:
         self._ended.add(index)
         self._ended_items += 1
 
-    def _finish_message(self, index: int, item: Item, parts: list[Part]) -> None:
-        for at, content in enumerate(list_objects(item.get("content"))):
-            refusal = get_text(content, "refusal")
+    def _finish_message(self, index: int, item: Item, parts: list[content.Part]) -> None:
+        for at, piece in enumerate(items.list_objects(item.get("content"))):
+            refusal = get_text(piece, "refusal")
             self._refused = self._refused or refusal is not None
-            if whole := get_text(content, "text") or refusal:
+            if whole := get_text(piece, "text") or refusal:
                 text = self._emit_text(_Place(output_index=index, content_index=at), whole, parts)
-                parts += map(self._make_source, list_objects(content.get("annotations"))[text.sources :])
+                parts += map(self._make_source, items.list_objects(piece.get("annotations"))[text.sources :])
 
-    def _make_source(self, annotation: Item) -> Source:
+    def _make_source(self, annotation: Item) -> content.Source:
         """A citation: of a page by its URL, of a file by its name. The other fields locate it in the text."""
         url, title, filename = (get_text(annotation, name) for name in ("url", "title", "filename"))
         details = {name: value for name, value in annotation.items() if name not in {"url", "title", "filename"}}
-        return Source(self._make_id("source"), url=url, title=title or filename, metadata=details or None)
+        return content.Source(self._make_id("source"), url=url, title=title or filename, metadata=details or None)
 
     def _make_id(self, kind: str) -> str:
         self._ids_made += 1
@@ -372,63 +350,62 @@ class ResponsesReader:
 
     # --- the end ---
 
-    def _read_progress(self, data: bytes) -> Sequence[Part]:
+    def _read_progress(self, data: bytes) -> Sequence[content.Part]:
         """Usage, if the server counts the input first."""
         counted = _read_usage((_decode_response(data).response or {}).get("usage"))
-        return (UsageUpdate(counted),) if counted is not None and counted.input_tokens else _ALIVE
+        return (content.UsageUpdate(counted),) if counted is not None and counted.input_tokens else _ALIVE
 
-    def _read_completed(self, data: bytes) -> Sequence[Part]:
+    def _read_completed(self, data: bytes) -> Sequence[content.Part]:
         response = _decode_response(data).response or {}
         if response.get("status") == "failed":
             raise _fail(response)
         return self._end(response)
 
-    def _read_incomplete(self, data: bytes) -> Sequence[Part]:
+    def _read_incomplete(self, data: bytes) -> Sequence[content.Part]:
         return self._end({**(_decode_response(data).response or {}), **_CUT})
 
-    def _end(self, response: Item) -> list[Part]:
+    def _end(self, response: Item) -> list[content.Part]:
         """Emit what only the response itself contains: items that no event has ended."""
-        parts: list[Part] = []
-        output = list_objects(response.get("output"))
+        parts: list[content.Part] = []
+        output = items.list_objects(response.get("output"))
         has_unseen = len(output) > self._ended_items + len(self._items)
         for index, item in enumerate(output):
             if index in self._items or (has_unseen and index not in self._ended):
                 parts += self._read_whole_item(index, item)
         for index, left in list(self._items.items()):
-            is_known = not isinstance(left, OpenCall) or bool(left.emitted)
+            is_known = not isinstance(left, items.OpenCall) or bool(left.emitted)
             parts += self._finish_item(index, {} if _read_cut(response) is None and is_known else _CUT)
         self._response = response
         self.complete = self.over = True
         return parts
 
-    def _read_failed(self, data: bytes) -> Sequence[Part]:
+    def _read_failed(self, data: bytes) -> Sequence[content.Part]:
         raise _fail(_decode_response(data).response or {})
 
-    def _read_error(self, data: bytes) -> Sequence[Part]:
+    def _read_error(self, data: bytes) -> Sequence[content.Part]:
         raise classify_response(provider=_PROVIDER, status=None, body=data)
 
-
-_READ: Final[dict[str | None, Callable[[ResponsesReader, bytes], Sequence[Part]]]] = {
-    "response.output_text.delta": ResponsesReader._read_text,
-    "response.output_text.done": ResponsesReader._read_text_done,
-    "response.output_text.annotation.added": ResponsesReader._read_annotation,
-    "response.refusal.delta": ResponsesReader._read_refusal,
-    "response.refusal.done": ResponsesReader._read_text_done,
-    "response.reasoning_summary_text.delta": ResponsesReader._read_summary,
-    "response.reasoning_text.delta": ResponsesReader._read_thinking,
-    "response.function_call_arguments.delta": ResponsesReader._read_arguments,
-    "response.function_call_arguments.done": ResponsesReader._read_arguments_done,
-    "response.custom_tool_call_input.delta": ResponsesReader._read_arguments,
-    "response.mcp_call_arguments.delta": ResponsesReader._read_arguments,
-    "response.code_interpreter_call_code.delta": ResponsesReader._read_arguments,
-    "response.output_item.added": ResponsesReader._read_item_added,
-    "response.output_item.done": ResponsesReader._read_item_done,
-    "response.in_progress": ResponsesReader._read_progress,
-    "response.completed": ResponsesReader._read_completed,
-    "response.incomplete": ResponsesReader._read_incomplete,
-    "response.failed": ResponsesReader._read_failed,
-    "error": ResponsesReader._read_error,
-}
+    _READ: ClassVar[dict[str | None, Callable[[ResponsesReader, bytes], Sequence[content.Part]]]] = {
+        "response.output_text.delta": _read_text,
+        "response.output_text.done": _read_text_done,
+        "response.output_text.annotation.added": _read_annotation,
+        "response.refusal.delta": _read_refusal,
+        "response.refusal.done": _read_text_done,
+        "response.reasoning_summary_text.delta": _read_summary,
+        "response.reasoning_text.delta": _read_thinking,
+        "response.function_call_arguments.delta": _read_arguments,
+        "response.function_call_arguments.done": _read_arguments_done,
+        "response.custom_tool_call_input.delta": _read_arguments,
+        "response.mcp_call_arguments.delta": _read_arguments,
+        "response.code_interpreter_call_code.delta": _read_arguments,
+        "response.output_item.added": _read_item_added,
+        "response.output_item.done": _read_item_done,
+        "response.in_progress": _read_progress,
+        "response.completed": _read_completed,
+        "response.incomplete": _read_incomplete,
+        "response.failed": _read_failed,
+        "error": _read_error,
+    }
 
 
 # --- rare events -------------------------------------------------------------------------
@@ -450,11 +427,11 @@ def _read_cut(response: Item) -> str | None:
     return (get_text(details, "reason") if isinstance(details, dict) else None) or "unknown"
 
 
-def _read_usage(usage: object) -> Usage | None:
+def _read_usage(usage: object) -> content.Usage | None:
     if not isinstance(usage, dict):
         return None
     given, made = usage.get("input_tokens_details"), usage.get("output_tokens_details")
-    return Usage(
+    return content.Usage(
         input_tokens=_get_count(usage, "input_tokens"),
         output_tokens=_get_count(usage, "output_tokens"),
         reasoning_tokens=_get_count(made, "reasoning_tokens"),
@@ -474,8 +451,3 @@ def _fail(response: Item) -> ModelFailed:
 def _get_count(counts: object, name: str) -> int:
     value = counts.get(name) if isinstance(counts, dict) else None
     return value if isinstance(value, int) and 0 < value <= MAX_TOKENS else 0
-
-
-def _is_answer(item: Item) -> bool:
-    """Whether this item is the result of one of the provider's own calls."""
-    return (get_text(item, "type") or "").endswith("_output")

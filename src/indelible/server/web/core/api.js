@@ -18,6 +18,11 @@ export function newKey() {
   return crypto.randomUUID?.() ?? Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
+/** Half a character, which a cut paste may end with, is no valid JSON for the server. @param {string} _ @param {unknown} value */
+function wellFormed(_, value) {
+  return typeof value === "string" ? value.toWellFormed() : value;
+}
+
 export class Problem extends Error {
   /** @param {number} status @param {{detail?: string, kind?: string} | null} problem */
   constructor(status, problem) {
@@ -91,7 +96,7 @@ export class Api {
     const { logins } = this;
     const response = await this.fetch(this.url(path), {
       method, headers, keepalive, credentials: "same-origin",
-      body: raw ?? (body === undefined ? undefined : JSON.stringify(body)),
+      body: raw ?? (body === undefined ? undefined : JSON.stringify(body, wellFormed)),
       signal: AbortSignal.timeout(timeoutMs),
     }).catch((error) => {
       this.noteServer(false);
