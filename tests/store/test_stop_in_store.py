@@ -106,7 +106,7 @@ async def test_a_reply_that_is_whole_can_not_be_continued_for_its_tools(chat: Dr
     call, seen = ToolCall(id="c1", name="look", arguments="{}"), ToolResult(call_id="c1", name="look", output="seen")
     await chat.end(c.FinishTurn, pending=[call, Finish("tool_calls"), seen])
     before = await dump(engine)
-    with pytest.raises(NotAllowed, match="the last reply is complete"):
+    with pytest.raises(NotAllowed, match="no text of a reply was cut off"):
         await chat.do(c.Continue())
     assert await dump(engine) == before
 
