@@ -45,7 +45,7 @@ async def read_one(reading):
 async def main():
     async with open_user() as user:
         chat = await user.create_chat()
-        async for part in chat.send("Tell me a long story."):
+        async for part in chat.send("Hello"):
             break
         reply = chat.send("And another.")
         async for part in reply:
