@@ -181,7 +181,7 @@ class Settings(BaseSettings):
     )
     oidc_issuer: Text = Field("", description="The URL of an OpenID Connect provider to log in with.")
     oidc_client_id: Text = Field("", description="The id of this server at that provider.")
-    oidc_client_secret: Secret = Field("", description="Its secret; empty for a public client.")
+    oidc_client_secret: Secret = Field("", description="The client secret for OpenID Connect; empty for a public client.")
     oidc_user_claim: Name = Field(
         "email", description="The claim that is the user's name here. `email` must be verified by the provider."
     )
@@ -208,7 +208,7 @@ class Settings(BaseSettings):
     head_max_bytes: Count = Field(
         64 * 1024, description="Maximum size of a request's first line and headers; larger ones are refused."
     )
-    head_timeout_s: Duration = Field(10, description="How long a connection may take to send them.")
+    head_timeout_s: Duration = Field(10, description="How long a connection may take to send its request line and headers.")
     body_timeout_s: Duration = Field(60, description="How long a request may take to send its body.")
     user_max_feeds: Count = Field(
         1_000,
@@ -228,7 +228,7 @@ class Settings(BaseSettings):
         300, description="A model that sends nothing for this long has failed, and the call is retried."
     )
     keep_alive_timeout_s: Duration = Field(
-        1800, description="A model that sends nothing but keep-alives for this long has failed as well."
+        1800, description="A model that sends nothing but keep-alives for this long has failed."
     )
     reply_max_characters: Count = Field(
         4_000_000, description="Where a reply that does not end is ended; it is kept, with the reason `length`."
@@ -299,7 +299,7 @@ class Settings(BaseSettings):
         "errors",
         description="Which exchanges with providers are recorded, redacted: none, those of failed steps, or all.",
     )
-    debug_retention_s: Duration = Field(30 * 86400, description="How long these records are kept.")
+    debug_retention_s: Duration = Field(30 * 86400, description="How long debug records are kept.")
     pack_after_s: Duration = Field(
         3600, description="The journal of a reply is packed this long after its end. Nothing is lost."
     )

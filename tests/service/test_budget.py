@@ -13,9 +13,11 @@ from indelible.api.shapes import UsageDay
 from indelible.clock import SystemClock
 from indelible.errors import RateLimited
 from indelible.machine import commands
+from indelible.machine.states import State
+from indelible.machine.transitions import TABLE, CommandName
 from indelible.models.catalog import PRICES_UNKNOWN
 from indelible.models.protocol import ModelTraits
-from indelible.service.access import Budget
+from indelible.service.access import STARTS_A_REPLY, Budget
 from indelible.settings import load_settings
 from indelible.testing import ManualClock, ScriptedModel, parts
 
@@ -123,3 +125,22 @@ async def test_a_limit_in_dollars_that_does_not_hold_for_a_model_is_said_at_the_
         async with indelible.open(database, model=free, models={"known": known}, settings=chosen):
             pass
         assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == expected
+
+
+def test_every_command_with_which_a_user_can_start_a_reply_is_limited() -> None:
+    """By the table of transitions: a chat that rests or waits for its client begins to run."""
+    names = [name for name in CommandName if name not in _OF_WORKERS]
+    starting = {name for name in names for before, after in TABLE[name].items() if _is_start(before, after)}
+    # Creating a chat does so only with a message, which the first test has; a stop only lets the queue continue.
+    assert starting - {CommandName.CREATE, CommandName.INTERRUPT} == {command.name for command in STARTS_A_REPLY}
+
+
+_OF_WORKERS = {command.name for command in (*commands.WorkerCommand.__subclasses__(), commands.Acquire)} | {
+    CommandName.ACTION_EXPIRED
+}
+
+_BUSY = {State.RUNNING, State.RUNNING_QUEUED, State.INTERRUPTING, State.INTERRUPTING_QUEUED}
+
+
+def _is_start(before: State, after: frozenset[State]) -> bool:
+    return before not in _BUSY and not after.isdisjoint(_BUSY)

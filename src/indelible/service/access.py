@@ -122,7 +122,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
             raise NotPermitted("Only an admin may do this.")
 
 
-_STARTS_A_REPLY: Final = (
+STARTS_A_REPLY: Final = (
     commands.Send,
     commands.SendInterrupt,
     commands.SendSteer,
@@ -134,6 +134,7 @@ _STARTS_A_REPLY: Final = (
     commands.PromoteQueued,
     commands.ToolResults,
 )
+"""The commands of users that a daily limit refuses."""
 
 
 class Budget:
@@ -154,7 +155,7 @@ class Budget:
 
     async def check(self, user_id: str, command: Command) -> None:
         """Raises `RateLimited` if this command would start a reply beyond the limit."""
-        starts = isinstance(command, _STARTS_A_REPLY) or (isinstance(command, commands.Create) and command.with_message)
+        starts = isinstance(command, STARTS_A_REPLY) or (isinstance(command, commands.Create) and command.with_message)
         if not starts or not (self._max_tokens or self._max_usd):
             return
         now = self._clock.now().astimezone(UTC)
