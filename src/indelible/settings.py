@@ -181,7 +181,9 @@ class Settings(BaseSettings):
     )
     oidc_issuer: Text = Field("", description="The URL of an OpenID Connect provider to log in with.")
     oidc_client_id: Text = Field("", description="The id of this server at that provider.")
-    oidc_client_secret: Secret = Field("", description="The client secret for OpenID Connect; empty for a public client.")
+    oidc_client_secret: Secret = Field(
+        "", description="The client secret for OpenID Connect; empty for a public client."
+    )
     oidc_user_claim: Name = Field(
         "email", description="The claim that is the user's name here. `email` must be verified by the provider."
     )
@@ -208,7 +210,9 @@ class Settings(BaseSettings):
     head_max_bytes: Count = Field(
         64 * 1024, description="Maximum size of a request's first line and headers; larger ones are refused."
     )
-    head_timeout_s: Duration = Field(10, description="How long a connection may take to send its request line and headers.")
+    head_timeout_s: Duration = Field(
+        10, description="How long a connection may take to send its request line and headers."
+    )
     body_timeout_s: Duration = Field(60, description="How long a request may take to send its body.")
     user_max_feeds: Count = Field(
         1_000,
