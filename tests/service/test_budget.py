@@ -135,8 +135,9 @@ def test_every_command_with_which_a_user_can_start_a_reply_is_limited() -> None:
     assert starting - {CommandName.CREATE, CommandName.INTERRUPT} == {command.name for command in STARTS_A_REPLY}
 
 
-_OF_WORKERS = {command.name for command in (*commands.WorkerCommand.__subclasses__(), commands.Acquire)} | {
-    CommandName.ACTION_EXPIRED
+_OF_WORKERS = {command.name for command in commands.WorkerCommand.__subclasses__()} | {
+    CommandName.ACQUIRE,
+    CommandName.ACTION_EXPIRED,
 }
 
 _BUSY = {State.RUNNING, State.RUNNING_QUEUED, State.INTERRUPTING, State.INTERRUPTING_QUEUED}
