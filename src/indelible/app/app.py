@@ -31,6 +31,7 @@ from indelible.service.access import Budget
 from indelible.service.chats import FindWindow, LocalService, ServiceDependencies
 from indelible.service.files import Upload, read_all
 from indelible.store.accounts import AccountStore
+from indelible.store.commands.begin import Place
 from indelible.store.shares import ShareStore
 from indelible.store.store import Store
 
@@ -172,6 +173,7 @@ class App(User):
         find_window: FindWindow | None = None,
         tools: frozenset[str] = frozenset(),
         budget: Budget | None = None,
+        reserve: Callable[[str, str], Place | None] | None = None,
         stop_worker: Callable[[], None] | None = None,
     ) -> None:
         self.store = store
@@ -198,6 +200,7 @@ class App(User):
             find_window=find_window,
             tools=tools,
             budget=budget,
+            reserve=reserve,
             files=files or FileStore(store.database, [DatabaseBytes(store.database)]),
         )
         self.service = LocalService(self._dependencies, user_id=owner_id, is_admin=True)

@@ -116,7 +116,7 @@ async def open_app(
             )
             try:
                 names = list(dict.fromkeys([*(models or ()), *catalog.list_names()]))
-                store, feed, files, stop_worker = parts
+                store, feed, files, working = parts
                 owner_id = await store.ensure_user(user)
                 app = App(
                     store,
@@ -135,7 +135,8 @@ async def open_app(
                         max_tokens=settings.user_max_tokens_per_day,
                         max_usd=settings.user_max_usd_per_day,
                     ),
-                    stop_worker=stop_worker,
+                    reserve=None if working is None else working.reserve,
+                    stop_worker=None if working is None else working.stop,
                 )
                 stack.push_async_callback(app.close_readings)
                 yield app
@@ -241,11 +242,8 @@ async def _put_together(
     worker: bool,
     clock: Clock,
     metrics: Metrics,
-) -> tuple[Store, Feed, FileStore, Callable[[], None] | None]:
-    """Start everything; the stack stops it in reverse order: readers, worker, services, database, lock.
-
-    The last result stops the worker earlier, if there is one.
-    """
+) -> tuple[Store, Feed, FileStore, Worker | None]:
+    """Start everything; the stack stops it in reverse order: readers, worker, services, database, lock."""
     if worker:
         Toolset(tools, client=client_tools)  # an invalid tool fails here, not in the first reply
         stack.enter_context(exclusive_file_lock(where))
@@ -280,7 +278,7 @@ async def _put_together(
     running.append(services.create_task(stops.run(), name="ending stops"))
     running.append(services.create_task(FileSweeper(files, clock=clock, woken=deleted).run(), name="removing files"))
     stack.callback(lambda: [task.cancel() for task in running])
-    stop_worker = None
+    made: Worker | None = None
     if worker:
         secrets = [*list_process_secrets(settings), *([address.password] if address.password else [])]
         if address.is_sqlite:
@@ -313,11 +311,10 @@ async def _put_together(
         made = Worker(deps, notifier)
         working = services.create_task(made.run(), name="worker")
         stack.push_async_callback(asyncio.wait, [working])
-        stop_worker = made.stop
-        stack.callback(stop_worker)
+        stack.callback(made.stop)
         await made.ready.wait()
     stack.callback(feed.close)
-    return store, feed, files, stop_worker
+    return store, feed, files, made
 
 
 async def open_files(stack: AsyncExitStack, store: Store, *, settings: Settings, clock: Clock) -> FileStore:

@@ -137,6 +137,11 @@ STARTS_A_REPLY: Final = (
 """The commands of users that a daily limit refuses."""
 
 
+def starts_a_reply(command: Command) -> bool:
+    """Whether this command may start a reply, or a summary, or resume one."""
+    return isinstance(command, STARTS_A_REPLY) or (isinstance(command, commands.Create) and command.with_message)
+
+
 class Budget:
     """What `Store.usage` finds, compared with limits; 0 means no limit."""
 
@@ -155,8 +160,7 @@ class Budget:
 
     async def check(self, user_id: str, command: Command) -> None:
         """Raises `RateLimited` if this command would start a reply beyond the limit."""
-        starts = isinstance(command, STARTS_A_REPLY) or (isinstance(command, commands.Create) and command.with_message)
-        if not starts or not (self._max_tokens or self._max_usd):
+        if not starts_a_reply(command) or not (self._max_tokens or self._max_usd):
             return
         now = self._clock.now().astimezone(UTC)
         today = now.date()

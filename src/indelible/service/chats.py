@@ -42,12 +42,13 @@ from indelible.machine.commands import Command, SendCommand
 from indelible.models.protocol import check_parameters
 from indelible.recording.storage import RecordStore
 from indelible.service import answers
-from indelible.service.access import Access, Budget
+from indelible.service.access import Access, Budget, starts_a_reply
 from indelible.service.files import LocalFiles
 from indelible.service.guests import show_chat, show_event, show_messages, show_tree
 from indelible.service.lists import LocalLists
 from indelible.service.stop import Stop, describe_stop, wait_for_end
 from indelible.store import payloads
+from indelible.store.commands.begin import Place, Reserve
 from indelible.store.outcome import IdempotencyKey, Outcome
 from indelible.store.payloads import C, Payload
 from indelible.store.queries.listing import ChatFilter
@@ -75,7 +76,8 @@ class ServiceDependencies:
     """What the use cases of all users share. `check_model` raises `Invalid` for a name that no model can have.
 
     `limits` are the store's: a result of a tool that is too large is refused before it is cut. `tools` are the names of
-    the tools that this process knows the server to run: no chat can have its own of such a name.
+    the tools that this process knows the server to run: no chat can have its own of such a name. `reserve(chat, user)`
+    asks the worker of this process, if it has one, for a place for the turn that a command begins.
     """
 
     store: Store
@@ -89,6 +91,7 @@ class ServiceDependencies:
     tools: frozenset[str] = frozenset()
     shares: ShareStore | None = None
     budget: Budget | None = None
+    reserve: Callable[[str, str], Place | None] | None = None
     files: FileStore
     readings: Readings = field(default_factory=Readings)
 
@@ -424,8 +427,15 @@ class LocalService:
         """Carry out a command; if this request was made before, return its stored response."""
         self.check_model(getattr(payload, "model", None))
         self.check_tools(getattr(payload, "tools", None))
-        execute = partial(self.store.execute, chat_id, command, payload, user_id=await self.get_user_id())
+        user_id = await self.get_user_id()
+        of: dict[str, Any] = {"user_id": user_id, "reserve": self.offer_place(chat_id, user_id, command)}
+        execute = partial(self.store.execute, chat_id, command, payload, **of)
         return await self.perform(chat_id, command, execute, describe, result_type)
+
+    def offer_place(self, chat_id: str, user_id: str, command: Command) -> Reserve | None:
+        """What the store asks for a place in this process, if the command may start a reply."""
+        reserve = self._dependencies.reserve
+        return None if reserve is None or not starts_a_reply(command) else partial(reserve, chat_id, user_id)
 
     async def perform(
         self,

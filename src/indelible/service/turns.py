@@ -279,8 +279,10 @@ class TurnService:
         service.check_tools(None if patch is None else patch.tools)
         if patch is not None and isinstance(patch.parameters, dict):
             check_parameters(patch.parameters)
-        given = partial(self._store.continue_chat, chat_id, message, results=results, patch=patch, fork=fork)
-        write = partial(given, user_id=await service.get_user_id())
+        user_id = await service.get_user_id()
+        reserve = service.offer_place(chat_id if fork is None else fork.new_chat_id, user_id, command)
+        given: dict[str, Any] = {"results": results, "patch": patch, "fork": fork, "reserve": reserve}
+        write = partial(self._store.continue_chat, chat_id, message, **given, user_id=user_id)
         return await service.perform(chat_id, command, write, _describe_start, TurnStart)
 
     async def interject(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -21,6 +21,9 @@ from indelible.content import Message
 from indelible.errors import Invalid
 from indelible.machine.states import Status
 from indelible.store.database.transaction import Transaction, Work, clean_label, update
+
+if TYPE_CHECKING:
+    from indelible.store.queries.open_turn import OpenWork
 
 KEPT: Final = timedelta(hours=24)
 MAX_KEY_LENGTH: Final = 255
@@ -42,6 +45,21 @@ class AttemptName(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
 
 
+class Begun(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker got in the transaction of a user's command (commands/begin.py): the chat, under this epoch.
+
+    `work` is what it holds, as of before its first attempt; None: the worker has to read it. `attempt` was opened, for
+    the model and the provider that the worker named.
+    """
+
+    epoch: int
+    turn_id: str
+    work: OpenWork | None = None
+    attempt: AttemptName | None = None
+    model: str | None = None
+    provider: str | None = None
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a command. `effective` is False if there was nothing to do; then nothing was written.
 
@@ -53,7 +71,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     turn, and `in_tool` whether a tool was running. `wakes_readers` is whether there are new events, or a new chat.
     `wakes_workers` is whether a worker has to act now: the chat is runnable and nobody holds it, or its holder has to
     stop, or has lost it. `summary` is the chat's metadata after an update, or that of a new copy. `at` is the time of
-    the change, by the database's clock.
+    the change, by the database's clock. `begun`: a worker has the chat already. Everything else is as of before that.
     """
 
     chat_id: str
@@ -74,6 +92,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     takeovers: int = 0
     in_tool: bool = False
     at: datetime | None = None
+    begun: Begun | None = None
 
 
 class ForkPoint(NamedTuple):

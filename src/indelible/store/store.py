@@ -14,7 +14,7 @@ Must stay true (tests/store/test_promises.py): every sentence of a docstring her
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -23,11 +23,13 @@ from typing import Any, Final, Self
 
 from indelible.clock import Clock
 from indelible.concurrency.tasks import run_to_completion
+from indelible.errors import Refused
 from indelible.ids import new_id
 from indelible.logs import get_logger
 from indelible.machine.commands import Delete
 from indelible.store import drafts, search_index, transfer
 from indelible.store.commands import history as history_effects
+from indelible.store.commands.begin import Place, Reserve
 from indelible.store.commands.execute import Executor, check_names
 from indelible.store.database.address import parse_address
 from indelible.store.database.migrate import LEASE_TIMEOUT_S, open_database, upgrade_schema
@@ -99,6 +101,7 @@ class Store(ReadableStore):
         *,
         user_id: str | None = None,
         key: IdempotencyKey | None = None,
+        reserve: Reserve | None = None,
     ) -> Outcome:
         """Execute one command on one chat, entirely or not at all.
 
@@ -113,12 +116,14 @@ class Store(ReadableStore):
         * More messages in the queue than the limit raise `TooMany`.
         * Content that is too large raises `TooLarge`, and a title, label or model name that is too long `Invalid`
           (payloads.py).
+        * With `reserve`, a worker may get the chat in the same transaction (commands/begin.py). The rows and events are
+          those that it would leave afterwards, and the outcome is the command's.
         """
         check_names(chat_id, command)
         check_payload(payload, self.limits)
         work = partial(self._executor.execute, chat_id=chat_id, command=command, payload=payload, user_id=user_id)
         if not isinstance(command, Delete):
-            return await self._commit(work, key)
+            return await self._commit(work, key, reserve=reserve)
         if key is not None and (given := await self.find_response(key)) is not None:
             raise RequestRepeated(given)
         return await self._delete(chat_id, user_id, partial(self._commit, work, key, slow=True))
@@ -151,6 +156,7 @@ class Store(ReadableStore):
         fork: ForkPoint | None = None,
         user_id: str,
         key: IdempotencyKey | None = None,
+        reserve: Reserve | None = None,
     ) -> Outcome:
         """Change a chat's settings and start a turn with a message, or resume one with results, in one transaction.
 
@@ -158,13 +164,14 @@ class Store(ReadableStore):
         * With `fork`, it happens in a copy of the path to a message, and the chat does not change (see `fork`).
         * A message that would have to wait is `NotAllowed`. Beside results, it joins the turn that they resume.
         * A repeated request makes no second copy and starts no second turn.
+        * With `reserve`, a worker may get the chat in the same transaction, as in `execute`.
         """
         check_names(chat_id)
         for payload in (message, results, patch):
             check_payload(payload, self.limits)
         of: dict[str, Any] = {"results": results, "patch": patch, "fork": fork, "user_id": user_id}
         work = partial(self._executor.continue_chat, chat_id=chat_id, message=message, **of)
-        return await self._commit(work, key, slow=fork is not None)
+        return await self._commit(work, key, slow=fork is not None, reserve=reserve)
 
     async def fork(
         self,
@@ -343,9 +350,31 @@ class Store(ReadableStore):
 
     # --- how they are carried out ---
 
-    async def _commit(self, work: Work[Outcome], key: IdempotencyKey | None, *, slow: bool = False) -> Outcome:
-        once = work if key is None else partial(perform_once, key=key, work=work)
-        return await self.database.write(once, slow=slow, on_committed=self._notify_committed)
+    async def _commit(
+        self,
+        work: Callable[..., Coroutine[Any, Any, Outcome]],
+        key: IdempotencyKey | None,
+        *,
+        slow: bool = False,
+        reserve: Reserve | None = None,
+    ) -> Outcome:
+        place = None if reserve is None else reserve()
+        if place is None:
+            once = work if key is None else partial(perform_once, key=key, work=work)
+            return await self.database.write(once, slow=slow, on_committed=self._notify_committed)
+        begin: Work[Outcome] = partial(work, place=place)
+        once = begin if key is None else partial(perform_once, key=key, work=begin)
+        notify = partial(self._notify_committed, place=place)
+        try:
+            outcome: Outcome = await self.database.write(once, slow=slow, on_committed=notify)
+        except (Refused, RequestRepeated):
+            place.give_back()
+            raise
+        except BaseException:  # the answer of a commit may be lost, and so is the outcome of a cancelled caller
+            place.doubt()
+            raise
+        place.give_back()
+        return outcome
 
     @run_to_completion
     async def _delete(self, chat_id: str, user_id: str | None, delete: Callable[[], Awaitable[Outcome]]) -> Outcome:
@@ -354,9 +383,11 @@ class Store(ReadableStore):
             await self.before_delete(chat_id)
         return await delete()
 
-    def _notify_committed(self, outcome: Outcome) -> None:
-        if outcome.effective and self._on_committed is not None:
-            try:
+    def _notify_committed(self, outcome: Outcome, *, place: Place | None = None) -> None:
+        try:
+            if place is not None and outcome.begun is not None:
+                place.take(outcome.begun)
+            if outcome.effective and self._on_committed is not None:
                 self._on_committed(outcome)
-            except Exception:  # the commit stands, and other callers wait for their results
-                _log.exception("notifying readers and workers failed; they will notice at their next poll")
+        except Exception:  # the commit stands, and other callers wait for their results
+            _log.exception("notifying readers and workers failed; they will notice at their next poll")

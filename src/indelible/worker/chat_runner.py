@@ -28,6 +28,7 @@ from indelible.machine.effects import ReplyLimit
 from indelible.machine.states import Status
 from indelible.models.http.hooks import reading_pace
 from indelible.models.retry import RetryPolicy
+from indelible.store.outcome import Begun
 from indelible.store.queries.open_turn import Held, OpenWork
 from indelible.tools.run import ToolLimits
 from indelible.tools.tool import ToolTurn, tool_turn
@@ -54,7 +55,10 @@ BROKEN: Final = {
 
 
 class ChatRunner:
-    """Runs one chat under one lease. It calls `on_turn` with the turn's `OpenWork` before each reply."""
+    """Runs one chat under one lease. It calls `on_turn` with the turn's `OpenWork` before each reply.
+
+    `begun` is what the worker got with the lease, for the first turn.
+    """
 
     def __init__(
         self,
@@ -67,6 +71,7 @@ class ChatRunner:
         pulse: Pulse,
         on_turn: Callable[[OpenWork], None],
         may_go_on: Callable[[], bool] = lambda: True,
+        begun: Begun | None = None,
     ) -> None:
         self.chat_id = chat_id
         self.epoch = epoch
@@ -77,6 +82,7 @@ class ChatRunner:
         self._worker_id = worker_id
         self._worker_scope = worker_scope
         self._may_go_on = may_go_on
+        self._begun = begun
         self._scope: CancelScope | None = None
         self._writer: TurnWriter | None = None
         self._turn_id: str | None = None
@@ -85,7 +91,10 @@ class ChatRunner:
     async def run(self) -> None:
         """Run turns until none is left, another worker holds the chat, or this worker may begin no further turn."""
         while not self._worker_scope.cancelled and (self._may_go_on() or not self.ended_turns):
-            work = await self._deps.store.work(self.chat_id)
+            begun, self._begun = self._begun, None
+            work = None if begun is None else begun.work
+            if work is None:
+                work = await self._deps.store.work(self.chat_id)
             if (work.epoch, work.holder) != (self.epoch, self._worker_id):
                 return
             plan = resume.plan_turn(work)
@@ -95,7 +104,7 @@ class ChatRunner:
             tool_turn.set(ToolTurn(**ids, deps=self._deps.tool_deps))
             if isinstance(plan, resume.AskModel):
                 self._on_turn(work)
-            if await self._run_turn(work, plan):
+            if await self._run_turn(work, plan, begun):
                 return
 
     def has_progressed(self, *, in_tool: bool) -> bool:
@@ -112,7 +121,7 @@ class ChatRunner:
             self._noticed_s = self._deps.clock.monotonic()
             self._scope.interrupt()
 
-    async def _run_turn(self, work: OpenWork, plan: resume.Plan) -> bool:
+    async def _run_turn(self, work: OpenWork, plan: resume.Plan, begun: Begun | None) -> bool:
         """Run one turn. Returns whether its end left nothing more to do in the chat."""
         kind: RunKind = "compaction" if work.kind == "compaction" else "turn"
         with (
@@ -121,7 +130,7 @@ class ChatRunner:
             self._deps.record(work, kind=kind, worker_id=self._worker_id) as log,
             span("turn", chat=self.chat_id, turn=work.turn_id, kind=kind, epoch=self.epoch) as traced,
         ):
-            writer = TurnWriter(self._deps, work, scope, self._worker_scope, log, pulse=self._pulse)
+            writer = TurnWriter(self._deps, work, scope, self._worker_scope, log, pulse=self._pulse, begun=begun)
             self._scope, self._writer, self._turn_id = scope, writer, work.turn_id
             _log.info("turn started")
             try:

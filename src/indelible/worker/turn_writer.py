@@ -42,7 +42,7 @@ from indelible.models.retry import RetryEvent
 from indelible.store import payloads
 from indelible.store.journal.append import RunKey, RunSettled, RunStarted
 from indelible.store.journal.writer import JournalWriter
-from indelible.store.outcome import Outcome
+from indelible.store.outcome import Begun, Outcome
 from indelible.store.queries.open_turn import OpenWork
 from indelible.tools.tool import ToolCallRecord
 from indelible.worker.attachments import Attachments
@@ -67,7 +67,8 @@ class TurnWriter(TurnHost):
     """The host of one turn. `ended` is true once the turn has its end, or another worker holds it.
 
     `was_last` is true if the end left nothing more to do in the chat, which then no longer has a holder.
-    `model` is set before the first attempt. `unsaved` is why the save after a stop failed.
+    `model` is set before the first attempt. `unsaved` is why the save after a stop failed. With `begun`, the first
+    attempt may be open already.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class TurnWriter(TurnHost):
         log: RunLog,
         *,
         pulse: Pulse,
+        begun: Begun | None = None,
     ) -> None:
         assert work.turn_id is not None
         self.ended = False
@@ -96,25 +98,36 @@ class TurnWriter(TurnHost):
         self._worker_scope = worker_scope
         self._pulse = pulse
         self._writer: JournalWriter | None = None
-        self._begun: frozenset[str] = frozenset()
+        self._tools_begun: frozenset[str] = frozenset()
         self._outages = Outages(deps.clock, chat_id=work.chat_id, is_leaving=self._is_leaving)
         self._attachments = Attachments(deps.files, chat_id=work.chat_id, owner_id=work.owner_id, outages=self._outages)
         if work.attempt is not None:
             self._open_writer(work.attempt.id, n=work.n)
-            self._begun = frozenset(part.call_id for part in work.parts if isinstance(part, ToolStarted))
+            self._tools_begun = frozenset(part.call_id for part in work.parts if isinstance(part, ToolStarted))
+        self._opened = begun
+        if begun is not None and begun.attempt is not None:
+            self._open_writer(begun.attempt.id)
 
     # --- called by the loop ---
 
     async def open_attempt(self, step: int, number: int) -> None:  # noqa: ARG002
         assert self.model is not None
         self.log.begin_step(step)
+        if self._is_opened_for(self.model):
+            return
         start = payloads.AttemptStart(
             pending=await self._close_writer(), model=self.model.name, provider=self.model.provider
         )
         outcome = await self._execute(commands.StartAttempt(epoch=self._epoch, turn_id=self._turn_id), start)
         assert outcome.attempt is not None
         self._open_writer(outcome.attempt.id)
-        set_log_attempt(outcome.attempt.id)
+
+    def _is_opened_for(self, model: Model) -> bool:
+        """Whether the attempt was opened in the transaction that began the turn. It serves the first call alone."""
+        opened, self._opened = self._opened, None
+        if opened is None or opened.attempt is None:
+            return False
+        return (opened.model, opened.provider) == (model.name, model.provider)
 
     def publish(self, part: Part) -> Awaitable[None] | None:
         """The hot path: once per part."""
@@ -154,7 +167,7 @@ class TurnWriter(TurnHost):
             await self._pulse.wait(self._scope)
             if not self._scope.interrupted:  # a stopped turn's tool has a result that says that it did not begin
                 self._scope.check()
-        if call.id in self._begun and not call.idempotent:
+        if call.id in self._tools_begun and not call.idempotent:
             self._deps.metrics.tool_ran_twice()
         started = RunStarted(
             key=key,
@@ -291,6 +304,7 @@ class TurnWriter(TurnHost):
     # --- the open attempt ---
 
     def _open_writer(self, attempt_id: str, *, n: int = 0) -> None:
+        set_log_attempt(attempt_id)
         self._writer = self._deps.journal.open(self._chat_id, attempt_id, self._epoch, n=n)
 
     async def _close_attempt(self, result: W) -> tuple[str, W]:
@@ -312,7 +326,7 @@ class TurnWriter(TurnHost):
 
     def _forget_writer(self) -> None:
         self._writer = None
-        self._begun = frozenset()
+        self._tools_begun = frozenset()
 
     def _describe(self, step: FinishedStep | None, result: W) -> W:
         """Add what the journal does not hold about a step: timings by this worker's clock, usage and cost."""

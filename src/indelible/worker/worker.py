@@ -11,6 +11,9 @@ Hints must not let new chats overtake old ones. While the last poll may have lef
 it, a hint causes a poll instead, and so does the end of a turn, if it makes room. Two workers that receive the same
 hint both try, and the lock decides (R2).
 
+Whoever accepts a message in this process may reserve a place for its turn (`reserve`, places.py). The chat is then
+acquired in the transaction of the message, without a hint, and `_take` starts its runner.
+
 A turn that has lost a worker before may kill this one too. So the worker takes such turns over one at a time
 (`_trial`): it takes the next one when the current one has proved harmless, by a new part or, if its tool was running,
 by a tool result (S96).
@@ -21,7 +24,7 @@ trying. If that takes too long, other workers acquire its chats, and the store r
 
 Must stay true (tests/worker/test_worker.py, tests/faults/test_takeover.py): no chat is answered by two workers; after
 `run` has returned, the worker holds no chat; it releases a chat that it holds but does not work on; a hint costs one
-statement and never starves a waiting chat (tests/worker/test_hints.py).
+statement, is acted on at once after a quiet time, and never starves a waiting chat (tests/worker/test_hints.py).
 """
 
 from __future__ import annotations
@@ -29,23 +32,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from indelible.concurrency.scope import CancelScope
+from indelible.concurrency.tasks import Backoff
 from indelible.content.messages import find_first_words
 from indelible.errors import Lost, NotFound, Refused, Shutdown, StoreFailed, TestBroken
 from indelible.ids import new_id
 from indelible.logs import get_logger, log_context
 from indelible.machine.commands import ActionExpired, Fail, Release, UpdateChat
+from indelible.machine.states import Status
 from indelible.models.protocol import traits_of
 from indelible.notify import Notifier, Subscription
-from indelible.store.payloads import ChatPatch, Failure
+from indelible.store.outcome import Begun
+from indelible.store.payloads import AttemptStart, ChatPatch, Failure
 from indelible.store.queries.open_turn import Held, OpenWork
+from indelible.tools.toolset import name_of
 from indelible.worker.chat_runner import BROKEN, ChatRunner
 from indelible.worker.dependencies import WorkerDependencies
 from indelible.worker.outages import Pulse
+from indelible.worker.places import KnownModels, Place, Places, plan_start
 from indelible.worker.summaries import make_title
 from indelible.worker.upkeep import ListUpkeep
 
@@ -58,11 +67,30 @@ _HINTED_AT_ONCE: Final = 100
 """More hinted chats than this cause a poll, which is then cheaper."""
 
 _SHORTEST_PAUSE_S: Final = 0.005
+_LOOKS_IN_A_ROW: Final = 8
+"""The worker looks for work this often without a pause, after a quiet time. Then it pauses after each look, so that the
+hints of a busy time are read together."""
+
 _HAND_OVER_S: Final = 10.0
 _CLEAN_UP_EVERY_S: Final = 60.0
 _FORGET_DEAD_AFTER_S: Final = 24 * 3600.0
 _EXPIRED_AT_A_TIME: Final = 100
 _LONGEST_TRIAL_S: Final = 30.0
+_FIRST_DELAY_S: Final = 0.05
+_LONGEST_DELAY_S: Final = 2.0
+
+
+class LookPace:
+    """When the worker may look for work again: at once, unless it has looked too often in the last moments."""
+
+    def __init__(self, now_s: float) -> None:
+        self._caught_up_s = now_s
+
+    def count(self, now_s: float) -> float:
+        """Count a look; returns the pause before the next one."""
+        earliest_s = now_s - (_LOOKS_IN_A_ROW - 1) * _SHORTEST_PAUSE_S
+        self._caught_up_s = max(self._caught_up_s + _SHORTEST_PAUSE_S, earliest_s)
+        return max(0.0, self._caught_up_s - now_s)
 
 
 class Trial(NamedTuple):
@@ -79,7 +107,9 @@ class Worker:
     def __init__(self, deps: WorkerDependencies, notifier: Notifier) -> None:
         self.id: Final = new_id("worker")
         self.ready = asyncio.Event()
-        self._deps = deps
+        self._models = KnownModels(deps.find_model)
+        self._deps = replace(deps, find_model=self._models.find)
+        self._tools = frozenset(map(name_of, deps.tools))
         self._notifier = notifier
         self._scope = CancelScope()
         self._runners: dict[tuple[str, int], ChatRunner] = {}
@@ -98,6 +128,16 @@ class Worker:
         self._must_poll = True
         self._has_backlog = True  # whether the last poll may have left a chat waiting
         self._has_users_at_limit = False  # whether a chat was ever held back because its user has too many
+        self._claimed = 0  # how many chats the search that is under way may acquire
+        self._group: asyncio.TaskGroup | None = None  # while chats may be taken
+        self._places = Places(
+            self.id,
+            plan=self._plan_start,
+            per_user=deps.settings.user_max_chats,
+            on_taken=self._take,
+            on_freed=self._note_end,
+            on_doubt=self._find_out,
+        )
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -121,13 +161,87 @@ class Worker:
                     group.create_task(self._clean_up(), name="cleaning up"),
                     group.create_task(self._deps.journal.run(), name="writing the journal"),
                 ]
+                self._group = group
                 self.ready.set()
-                with self._pulse.beating():
-                    await self._find_work(group)
-                    await self._hand_over()
+                try:
+                    with self._pulse.beating():
+                        await self._find_work(group)
+                        await self._hand_over()
+                finally:
+                    self._group = None
                 for service in services:
                     service.cancel()
         await self._leave()
+
+    # --- turns that begin in this process ---
+
+    def reserve(self, chat_id: str, owner_id: str) -> Place | None:
+        """Keep a place for a turn that a command may begin now.
+
+        None if another chat may be waiting for it, or this one comes back while its last runner is still ending: the
+        chat is then found by its hint.
+        """
+        if self._group is None or self._stopping or self._has_backlog or self._pulse.is_doubtful or self._is_trying():
+            return None
+        if self._count_free() <= self._claimed + len(self._hinted) or chat_id in self._places:
+            return None
+        if any(chat_id == running for running, _ in self._runners):
+            return None
+        self._idle.clear()
+        return self._places.reserve(chat_id, owner_id)
+
+    def _plan_start(self, work: OpenWork) -> AttemptStart | None:
+        try:
+            models, compact_at = self._models.by_name, self._deps.settings.compact_at
+            return plan_start(work, models, tools=self._tools, compact_at=compact_at)
+        except Exception:  # it must not fail the message, and the runner meets it again
+            _log.exception("the first attempt of %s cannot be planned", work.chat_id)
+            return None
+
+    def _take(self, chat_id: str, begun: Begun) -> None:
+        """The chat is ours since its message was committed. A worker that is leaving releases it."""
+        if self._group is None:
+            return  # too late: the lease ends with this worker
+        if self._stopping:
+            held = Held(chat_id, Status.RUNNING, begun.epoch, begun.turn_id)
+            release = self._survive(partial(self._release, held), what="releasing a chat")
+            self._group.create_task(release, name=f"releasing {chat_id}")
+            self._note_end()
+        else:
+            self._start(self._group, chat_id, begun.epoch, begun)
+
+    def _find_out(self, place: Place) -> None:
+        """Nobody knows whether the transaction with this place was committed."""
+        if self._group is None:
+            place.give_back()
+        else:
+            find_out = self._survive(partial(self._settle, place), what="reading a chat whose commit was not answered")
+            self._group.create_task(find_out, name=f"reading {place.chat_id}")
+
+    async def _settle(self, place: Place) -> None:
+        """Read the chat, and answer it if it is ours. If this is too early, `_release_orphans` makes up for it."""
+        backoff = Backoff(self._deps.clock, first_s=_FIRST_DELAY_S, longest_s=_LONGEST_DELAY_S)
+        try:
+            while not self._stopping:
+                try:
+                    work = await self._deps.store.work(place.chat_id)
+                except NotFound:
+                    return
+                except StoreFailed:
+                    await backoff.wait()
+                    continue
+                is_new = (work.chat_id, work.epoch) not in self._runners
+                if work.holder == self.id and is_new and work.turn_id is not None and self._group is not None:
+                    place.take(Begun(epoch=work.epoch, turn_id=work.turn_id))
+                return
+        finally:
+            place.give_back()
+
+    def _note_end(self) -> None:
+        """A place or a runner is gone."""
+        if not self._runners and not self._places:
+            self._idle.set()
+            self._woken.set()
 
     # --- finding work ---
 
@@ -135,6 +249,7 @@ class Worker:
         """Act on hints, and poll when that is due, until the worker is stopped and has drained."""
         settings, clock = self._deps.settings, self._deps.clock
         polled_s = beaten_s = clock.monotonic()
+        pace = LookPace(polled_s)
         while not self._stopping or self._is_draining():
             self._woken.clear()
             now_s = clock.monotonic()
@@ -152,7 +267,9 @@ class Worker:
             if more:
                 self._must_poll = True
                 continue
-            await clock.sleep(_SHORTEST_PAUSE_S)
+            pause_s = pace.count(clock.monotonic())
+            if pause_s > 0:
+                await clock.sleep(pause_s)
             wait_s = polled_s + settings.poll_interval_s - clock.monotonic()
             wait_s = min(wait_s, self._drain_until_s - clock.monotonic()) if self._stopping else wait_s
             timer = clock.call_later(max(0.0, wait_s), self._woken.set)
@@ -162,7 +279,7 @@ class Worker:
                 timer.cancel()
 
     def _is_draining(self) -> bool:
-        return bool(self._runners) and self._deps.clock.monotonic() < self._drain_until_s
+        return bool(self._runners or self._places) and self._deps.clock.monotonic() < self._drain_until_s
 
     def _is_poll_due(self, since_s: float) -> bool:
         """Whether the interval is over, or acting on hints alone would be unfair to a waiting chat or cost more."""
@@ -173,22 +290,33 @@ class Worker:
     async def _poll(self, group: asyncio.TaskGroup) -> bool:
         """Read our chats and acquire waiting ones; returns whether there may be more to acquire at once."""
         self._must_poll = False
-        self._has_backlog = True
         self._hinted.clear()
+        self._claimed = _ACQUIRED_AT_ONCE
         known, doubts = dict(self._runners), self._pulse.doubts
-        if known:
-            self._notify_runners(known, await self._deps.store.held(self.id))
-        self._pulse.confirm(doubts)
-        limit = self._count_room()
-        if limit <= 0:
-            return False
-        acquired = await self._acquire(group, limit)
-        self._has_backlog = acquired == limit
-        return self._has_backlog
+        try:
+            if known:
+                self._notify_runners(known, await self._deps.store.held(self.id))
+            self._pulse.confirm(doubts)
+            limit = self._count_room()
+            acquired = await self._acquire(group, limit) if limit > 0 else 0
+        except BaseException:
+            self._has_backlog = True
+            raise
+        finally:
+            self._claimed = 0
+        self._has_backlog = acquired >= limit
+        return self._has_backlog and limit > 0
 
     async def _probe(self, group: asyncio.TaskGroup) -> None:
         """Read the hinted chats and acquire the free ones. If that fails, the next poll makes up for it."""
         hinted, self._hinted = self._hinted, set()
+        self._claimed = len(hinted)
+        try:
+            await self._acquire_hinted(group, hinted)
+        finally:
+            self._claimed = 0
+
+    async def _acquire_hinted(self, group: asyncio.TaskGroup, hinted: set[str]) -> None:
         known = {key: runner for key, runner in self._runners.items() if runner.chat_id in hinted}
         probe = await self._deps.store.probe(self.id, sorted(hinted), per_user=self._deps.settings.user_max_chats)
         self._notify_runners(known, probe.held)
@@ -208,7 +336,10 @@ class Worker:
     def _count_room(self) -> int:
         if self._stopping:
             return 0
-        return min(self._deps.settings.worker_max_chats - len(self._runners), _ACQUIRED_AT_ONCE)
+        return min(self._count_free(), _ACQUIRED_AT_ONCE)
+
+    def _count_free(self) -> int:
+        return self._deps.settings.worker_max_chats - len(self._runners) - len(self._places)
 
     def _notify_runners(self, known: dict[tuple[str, int], ChatRunner], held: Sequence[Held]) -> None:
         """Pass each runner the current state of its chat; `known` was read before `held`."""
@@ -240,7 +371,7 @@ class Worker:
             self._trial = None
         return self._trial is not None
 
-    def _start(self, group: asyncio.TaskGroup, chat_id: str, epoch: int) -> ChatRunner:
+    def _start(self, group: asyncio.TaskGroup, chat_id: str, epoch: int, begun: Begun | None = None) -> ChatRunner:
         runner = ChatRunner(
             self._deps,
             self.id,
@@ -250,6 +381,7 @@ class Worker:
             pulse=self._pulse,
             on_turn=partial(self._begin_title, group),
             may_go_on=lambda: not self._stopping,
+            begun=begun,
         )
         self._runners[chat_id, epoch] = runner
         self._idle.clear()
@@ -282,9 +414,7 @@ class Worker:
             if self._has_backlog or self._has_users_at_limit:
                 self._must_poll = True  # there is room for one more, of this worker or of this user
                 self._woken.set()
-            if not self._runners:
-                self._idle.set()
-                self._woken.set()
+            self._note_end()
 
     async def _end_waits(self) -> None:
         """Expire chats whose tool results did not arrive in time; the first worker to do so wins."""
@@ -296,7 +426,7 @@ class Worker:
     async def _release_orphans(self) -> None:
         """Release chats that this worker holds but does not work on, because of an earlier error."""
         for held in await self._deps.store.held(self.id):
-            if (held.chat_id, held.epoch) not in self._runners:
+            if (held.chat_id, held.epoch) not in self._runners and held.chat_id not in self._places:
                 await self._survive(partial(self._release, held), what="releasing a chat")
 
     async def _release(self, held: Held) -> None:

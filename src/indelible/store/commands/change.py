@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from indelible.api.events import EventKind
 from indelible.content import Block, Message, Text, ToolCall, encode
 from indelible.machine import effects
-from indelible.machine.states import Snapshot, Status
+from indelible.machine.states import Snapshot, Status, TurnKind
 from indelible.store.database.transaction import Row, Transaction, insert, update
 from indelible.store.outcome import AttemptName, Outcome
 from indelible.store.payloads import Payload
@@ -34,8 +34,8 @@ class ChatChange:
     `open_calls` are the unanswered calls at the end of the path, `put_id` is the last user message added and
     `put_model` the model that answers it, `live_id` the open attempt. `model` is the chat's, and `has_title` says
     whether it has a title. `totals` are what its messages used and cost so far. `changes` are further columns of the
-    chat's row; `has_new_content`: people see something new, which moves
-    `updated_at`.
+    chat's row; `has_new_content`: people see something new, which moves `updated_at`. `begun_turn_id`: the open turn,
+    if it was begun here.
     """
 
     def __init__(
@@ -65,6 +65,8 @@ class ChatChange:
         self.status = snapshot.status
         self.epoch = snapshot.epoch
         self.turn_id = snapshot.turn.id if snapshot.turn is not None else None
+        self.turn_kind: TurnKind = snapshot.turn.kind if snapshot.turn is not None else "reply"
+        self.begun_turn_id: str | None = None
         self.live_id = snapshot.attempt.id if snapshot.attempt is not None else None
         self.ended: dict[str, Any] | None = None
         self.dropped = False
@@ -93,17 +95,17 @@ class ChatChange:
         self.totals = self.totals.plus(*added)
         self.changes |= self.totals.to_columns()
 
-    async def write(self) -> Outcome:
-        """Write the chat's row and its events, unless the chat was deleted; returns the command's outcome."""
+    def conclude(self) -> Outcome:
+        """The outcome of the command, after its last effect. Its last events are added here, and written by `write`."""
         if not self.dropped:
-            await self._write_row()
+            self._emit_ends()
         return Outcome(
             chat_id=self.chat_id,
             effective=True,
             status=None if self.dropped else self.status,
             seq=self.seq,
             epoch=self.epoch,
-            messages=self.messages,
+            messages=[*self.messages],
             steers=self.steers,
             queued_id=self.queued_id,
             turn_id=self.turn_id,
@@ -119,25 +121,35 @@ class ChatChange:
     def _wakes_workers(self) -> bool:
         """Whether a worker has to act now; see `Outcome`."""
         before = self.snapshot
-        holder = self.changes.get("holder", before.holder)
         has_lost_it = before.holder is not None and self.epoch > before.epoch
-        is_waiting = self.status is Status.RUNNING and holder is None
+        is_waiting = self.status is Status.RUNNING and self.holder is None
         return self.dropped or self.status is Status.INTERRUPTING or has_lost_it or is_waiting
 
-    async def _write_row(self) -> None:
+    @property
+    def holder(self) -> str | None:
+        return self.changes.get("holder", self.snapshot.holder)
+
+    def _has_turned(self) -> bool:
         turn_before = self.snapshot.turn.id if self.snapshot.turn is not None else None
-        live_before = self.snapshot.attempt.id if self.snapshot.attempt is not None else None
-        has_turned = self.status is not self.snapshot.status or self.turn_id != turn_before
-        if has_turned:
+        return self.status is not self.snapshot.status or self.turn_id != turn_before
+
+    def _emit_ends(self) -> None:
+        if self._has_turned():
             ended = {} if self.ended is None else {"ended": self.ended}
             self.emit("status", self.turn_id, status=self.status.value, **ended)
         if self.queue_changed:
             self.emit("queue", ids=self.queue_order)
+
+    async def write(self) -> None:
+        """Write the chat's row and its events, unless the chat was deleted."""
+        if self.dropped:
+            return
+        live_before = self.snapshot.attempt.id if self.snapshot.attempt is not None else None
         changes = {**self.changes, "status": self.status.value, "head_id": self.head_id, "seq": self.seq}
         changes["epoch"] = self.epoch
         if self.has_new_content:
             changes["updated_at"] = self.now
-        if has_turned or "holder" in self.changes or self.live_id != live_before:
+        if self._has_turned() or "holder" in self.changes or self.live_id != live_before:
             changes["runnable_at"] = self.now
         await update(self.transaction, "chats", changes, id=self.chat_id)
         if self._events:

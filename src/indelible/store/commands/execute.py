@@ -24,6 +24,7 @@ from indelible.machine import Snapshot, commands, decide, effects
 from indelible.machine.effects import Enqueue, StartQueued
 from indelible.store import payloads
 from indelible.store.commands import chat, history, turns
+from indelible.store.commands.begin import Place, begin_turn
 from indelible.store.commands.change import ChatChange, Handlers
 from indelible.store.commands.chat import write_labels
 from indelible.store.commands.facts import load_snapshot
@@ -50,13 +51,15 @@ class Executor(msgspec.Struct, frozen=True, kw_only=True):
         payload: payloads.Payload[Any] | None = None,
         *,
         user_id: str | None = None,
+        place: Place | None = None,
     ) -> Outcome:
+        """With a `place`, a worker may have the chat afterwards (begin.py)."""
         loaded = await load_snapshot(transaction, chat_id, command, lease_timeout_s=self.lease_timeout_s)
         if user_id is not None and loaded is not None and loaded.chat["owner_id"] != user_id:
             raise ChatNotFound
         if loaded is None and isinstance(command, commands.Create):
-            created = await _create(transaction, chat_id, command, payload)
-            return created or await self.execute(transaction, chat_id, command, payload, user_id=user_id)
+            created = await _create(transaction, chat_id, command, payload, place)
+            return created or await self.execute(transaction, chat_id, command, payload, user_id=user_id, place=place)
         decision = decide(loaded.snapshot if loaded is not None else None, command)
         assert loaded is not None
         snapshot, row, open_calls, now, vacant_s = loaded
@@ -77,7 +80,7 @@ class Executor(msgspec.Struct, frozen=True, kw_only=True):
         if len(snapshot.queue) >= self.limits.queued and Enqueue in kinds and StartQueued not in kinds:
             raise TooMany(f"The queue is full ({self.limits.queued} messages). Wait for a reply first.")
         change = ChatChange(transaction, snapshot, payload, chat=row, open_calls=open_calls, now=now)
-        outcome = await apply_effects(change, decision.effects)
+        outcome = await apply_effects(change, decision.effects, place)
         return replace(outcome, vacant_s=vacant_s) if isinstance(command, commands.Acquire) else outcome
 
     async def update(
@@ -108,6 +111,7 @@ class Executor(msgspec.Struct, frozen=True, kw_only=True):
         patch: payloads.ChatPatch | None,
         fork: ForkPoint | None,
         user_id: str,
+        place: Place | None = None,
     ) -> Outcome:
         if fork is not None:
             await fork_chat(transaction, chat_id, **fork._asdict(), owner_id=user_id, user_id=user_id)
@@ -115,17 +119,19 @@ class Executor(msgspec.Struct, frozen=True, kw_only=True):
         if patch is not None:
             await self.execute(transaction, chat_id, commands.UpdateChat(), patch, user_id=user_id)
         if results is None:
-            outcome = await self.execute(transaction, chat_id, commands.Send(), message, user_id=user_id)
+            outcome = await self.execute(transaction, chat_id, commands.Send(), message, user_id=user_id, place=place)
             if outcome.queued_id is not None:
                 raise NotAllowed(command=commands.Send.name.value, state=str(outcome.status))
             return outcome
         command = commands.ToolResults(call_ids=tuple(result.call_id for result in results.results))
-        outcome = await self.execute(transaction, chat_id, command, results, user_id=user_id)
+        last = place if message is None else None
+        outcome = await self.execute(transaction, chat_id, command, results, user_id=user_id, place=last)
         if message is None:
             return outcome
-        joined = await self.execute(transaction, chat_id, commands.SendSteer(), message, user_id=user_id)
+        joined = await self.execute(transaction, chat_id, commands.SendSteer(), message, user_id=user_id, place=place)
         messages = [*outcome.messages, *joined.messages]
-        return replace(outcome, seq=joined.seq, status=joined.status, messages=messages)
+        told: dict[str, Any] = {"wakes_workers": joined.wakes_workers, "begun": joined.begun}
+        return replace(outcome, seq=joined.seq, status=joined.status, messages=messages, **told)
 
     async def fork(self, transaction: Transaction, chat_id: str, fork: ForkPoint, **of: Any) -> Outcome:
         outcome = await fork_chat(transaction, chat_id, **fork._asdict(), **of)
@@ -133,17 +139,29 @@ class Executor(msgspec.Struct, frozen=True, kw_only=True):
         return replace(outcome, summary=summary)
 
 
-async def apply_effects(change: ChatChange, decided: Sequence[effects.Effect]) -> Outcome:
+async def apply_effects(change: ChatChange, decided: Sequence[effects.Effect], place: Place | None = None) -> Outcome:
     """Apply the decided effects, all in the transaction of `change`. A new chat begins with its given history."""
     if isinstance(change.payload, payloads.NewChat):
         await history.add_history(change, change.payload)
+    await _apply(change, decided)
+    outcome = change.conclude()
+    if place is not None:
+        outcome = await begin_turn(change, outcome, place, _apply)
+    await change.write()
+    return outcome
+
+
+async def _apply(change: ChatChange, decided: Sequence[effects.Effect]) -> None:
     for effect in decided:
         await HANDLERS[type(effect)](change, effect)
-    return await change.write()
 
 
 async def _create(
-    transaction: Transaction, chat_id: str, command: commands.Create, payload: payloads.Payload[Any] | None
+    transaction: Transaction,
+    chat_id: str,
+    command: commands.Create,
+    payload: payloads.Payload[Any] | None,
+    place: Place | None,
 ) -> Outcome | None:
     """None if another transaction has just created the chat."""
     new = payloads.require(payload, payloads.NewChat)
@@ -171,7 +189,7 @@ async def _create(
         await insert(transaction, "ephemeral_chats", {"chat_id": chat_id})
     begun = row | {"has_title": new.title is not None, "seq": 0, "usage": None, "cost_nanousd": None}
     change = ChatChange(transaction, Snapshot(chat_id=chat_id), payload, chat=begun, open_calls=[], now=now)
-    outcome = await apply_effects(change, decision.effects)
+    outcome = await apply_effects(change, decision.effects, place)
     return replace(outcome, wakes_readers=True)  # lists show it, with or without an event
 
 

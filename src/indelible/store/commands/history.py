@@ -154,6 +154,12 @@ async def load_model(change: ChatChange, message_id: str) -> str | None:
 
 async def add_instruction(change: ChatChange, _effect: effects.AddInstruction) -> None:
     """Ask the model to continue the partial reply at the end of the path, if it was not asked to before."""
+    added = (
+        message for message in reversed(change.messages) if message.role != "notice" and message.visibility == "both"
+    )
+    last = next(added, None)
+    if last is not None and not (last.role == "assistant" and last.partial):
+        return
     partial_id = await find_partial_reply(change.transaction, change.chat_id, change.head_id)
     if partial_id is not None and not await _is_instructed(change, partial_id):
         await put(change, Message(role="user", blocks=_INSTRUCTION, visibility="model"))

@@ -100,7 +100,9 @@ async def leave_attempt(change: ChatChange, _effect: effects.LeaveAttempt) -> No
 
 async def begin_attempt(change: ChatChange, _effect: effects.BeginAttempt) -> None:
     """The attempt gets the next number of its step if earlier attempts left nothing; otherwise a new step begins."""
-    last = await change.transaction.one(_LAST_ATTEMPT, change.chat_id, change.turn_id)
+    last = None
+    if change.turn_id != change.begun_turn_id:
+        last = await change.transaction.one(_LAST_ATTEMPT, change.chat_id, change.turn_id)
     step, number = (1, 1) if last is None else (last["step"] + 1, 1)
     if last is not None and last["outcome"] == _ENDS_WITH_RESET:
         step, number = last["step"], last["number"] + 1
@@ -159,7 +161,8 @@ async def begin_turn(change: ChatChange, effect: effects.BeginTurn) -> None:
 
 
 async def open_turn(change: ChatChange, kind: TurnKind, message_id: str | None, model: str | None) -> None:
-    change.turn_id = new_id("turn")
+    change.turn_id = change.begun_turn_id = new_id("turn")
+    change.turn_kind = kind
     request = change.payload.request if isinstance(change.payload, payloads.NewChat | payloads.UserInput) else None
     kept = None if request is None else encode([(change.seq, request)])
     await change.transaction.run(_NEW_TURN, change.chat_id, change.turn_id, kind, message_id, model, change.now, kept)

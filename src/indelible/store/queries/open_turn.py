@@ -7,6 +7,7 @@ query: whether a worker still holds its chats, and whether they still need work.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -116,7 +117,33 @@ async def load_work(transaction: Transaction, chat_id: str) -> OpenWork:
     row = await transaction.one(_WORK, chat_id)
     if row is None:
         raise ChatNotFound
-    work = OpenWork(
+    work = _read_chat(chat_id, row)
+    if row["turn_id"] is None:
+        return work
+    path = [above async for above in load_path_rows(transaction, chat_id, row["head_id"], "usage")]
+    return await _add_attempt(transaction, _add_turn(work, row, path), row)
+
+
+async def load_begun_work(
+    transaction: Transaction, chat_id: str, head_id: str | None, *, max_messages: int, max_bytes: int
+) -> OpenWork | None:
+    """The same for a turn that was begun or resumed in this transaction, before the chat's row is written.
+
+    Its status, epoch and holder are those of before. None if the path to its head is longer than this.
+    """
+    path: list[Row] = []
+    size = 0
+    async for above in load_path_rows(transaction, chat_id, head_id, "usage", chunk=max_messages + 1):
+        path.append(above)
+        size += len(above["blocks"])
+        if len(path) > max_messages or size > max_bytes:
+            return None
+    row = await transaction.one(_WORK, chat_id)
+    return _add_turn(_read_chat(chat_id, row), row, path)
+
+
+def _read_chat(chat_id: str, row: Row) -> OpenWork:
+    return OpenWork(
         chat_id=chat_id,
         owner_id=row["owner_id"],
         status=Status(row["status"]),
@@ -130,13 +157,12 @@ async def load_work(transaction: Transaction, chat_id: str) -> OpenWork:
         tools=[] if row["tools"] is None else msgspec.json.decode(row["tools"], type=list[ToolSpec]),
         debug=row["debug"],
     )
-    return work if row["turn_id"] is None else await _add_turn(transaction, work, row)
 
 
-async def _add_turn(transaction: Transaction, work: OpenWork, row: Row) -> OpenWork:
-    path = [above async for above in load_path_rows(transaction, work.chat_id, row["head_id"], "usage")]
+def _add_turn(work: OpenWork, row: Row, path: Sequence[Row]) -> OpenWork:
+    """`path` is read from its end upwards."""
     used = next((above["usage"] for above in path if above["role"] == "assistant"), None)
-    work = msgspec.structs.replace(
+    return msgspec.structs.replace(
         work,
         turn_id=row["turn_id"],
         kind=row["kind"],
@@ -145,6 +171,9 @@ async def _add_turn(transaction: Transaction, work: OpenWork, row: Row) -> OpenW
         next_step=(row["last_step"] or 0) + 1,
         completed_steps=row["completed_steps"],
     )
+
+
+async def _add_attempt(transaction: Transaction, work: OpenWork, row: Row) -> OpenWork:
     if row["attempt_id"] is None:
         return work
     rows = await load_rows(transaction, work.chat_id, row["attempt_id"])
