@@ -18,7 +18,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from indelible.errors import ModelFailed
+from indelible.concurrency.tasks import Backoff
+from indelible.errors import ModelFailed, NotFound, StoreFailed
 from indelible.loop.prompt.compact import should_compact
 from indelible.models.protocol import Model
 from indelible.store.outcome import Begun
@@ -26,8 +27,11 @@ from indelible.store.payloads import AttemptStart
 from indelible.store.queries.open_turn import OpenWork
 from indelible.store.queries.tree import find_file_ids
 from indelible.worker import resume
+from indelible.worker.dependencies import WorkerDependencies
 
 _MOST_MODELS: Final = 256
+_FIRST_DELAY_S: Final = 0.05
+_LONGEST_DELAY_S: Final = 2.0
 
 
 class KnownModel(NamedTuple):
@@ -98,6 +102,28 @@ class Place:
     def doubt(self) -> None:
         if self._places.has(self):
             self._places.on_doubt(self)
+
+
+async def settle(place: Place, deps: WorkerDependencies, *, is_leaving: Callable[[], bool]) -> None:
+    """Read the chat: whoever holds it says whether the transaction was committed.
+
+    A commit that is still under way is found later, as a chat that the worker holds and does not work on.
+    """
+    backoff = Backoff(deps.clock, first_s=_FIRST_DELAY_S, longest_s=_LONGEST_DELAY_S)
+    try:
+        while not is_leaving():
+            try:
+                work = await deps.store.work(place.chat_id)
+            except NotFound:
+                return
+            except StoreFailed:
+                await backoff.wait()
+                continue
+            if work.holder == place.worker_id and work.turn_id is not None and not is_leaving():
+                place.take(Begun(epoch=work.epoch, turn_id=work.turn_id))
+            return
+    finally:
+        place.give_back()
 
 
 class Places:

@@ -12,7 +12,8 @@ it starts over (tests/worker/test_compaction_turns.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -22,15 +23,20 @@ from indelible.concurrency.scope import CancelScope
 from indelible.content import Message
 from indelible.content.messages import find_first_words, tidy_title
 from indelible.errors import ModelFailed
+from indelible.logs import get_logger
 from indelible.loop.attempt import ReplyLimits
 from indelible.loop.host import Hooks, TurnEnd
 from indelible.loop.prompt.compact import ask_once, summarise, to_transcript
-from indelible.models.protocol import Model
+from indelible.machine.commands import UpdateChat
+from indelible.models.protocol import Model, traits_of
 from indelible.models.retry import RetryPolicy, announce_retry
+from indelible.store.payloads import ChatPatch
+from indelible.store.queries.open_turn import OpenWork
 from indelible.tools.output import cut_text
 from indelible.worker.dependencies import RunLog, WorkerDependencies
 from indelible.worker.turn_writer import TurnWriter
 
+_log: Final = get_logger(__name__)
 INSTRUCTION: Final = """\
 You are given the beginning of a conversation. Give it a title of two to six words, in the language of the \
 conversation, that its user will find it by. Answer with the title alone: no quotation marks, no full stop."""
@@ -52,6 +58,55 @@ async def make_title(
         record.end("error", failure.message)
         return None
     return title or find_first_words(messages)
+
+
+class Titles:
+    """The titles that a worker's chats are being given. `may_begin` says whether another one may be begun."""
+
+    def __init__(
+        self, deps: WorkerDependencies, scope: CancelScope, *, worker_id: str, may_begin: Callable[[], bool]
+    ) -> None:
+        self._deps = deps
+        self._scope = scope
+        self._worker_id = worker_id
+        self._may_begin = may_begin
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    def begin(self, group: asyncio.TaskGroup, work: OpenWork) -> None:
+        """Generate a title beside the turn, if the chat has at most a provisional one and none is being generated."""
+        if work.titled or not self._deps.settings.auto_titles or not self._may_begin() or work.chat_id in self._running:
+            return
+        titling = group.create_task(self._title(work), name=f"a title for {work.chat_id}")
+        self._running[work.chat_id] = titling
+        titling.add_done_callback(lambda _done: self._running.pop(work.chat_id))
+
+    def cancel(self) -> None:
+        for titling in self._running.values():
+            titling.cancel()
+
+    async def _title(self, work: OpenWork) -> None:
+        """Give the chat a title. A failure is only logged: a chat works without a title."""
+        try:
+            title = await self._find_title(work)
+            if title is not None:
+                await self._deps.store.execute(work.chat_id, UpdateChat(only_untitled=True), ChatPatch(title=title))
+        except Exception as error:
+            _log.info("no title for %s: %r", work.chat_id, error)
+
+    async def _find_title(self, work: OpenWork) -> str | None:
+        deps, title = self._deps, None
+        model = deps.find_model(work.model)
+        if traits_of(model).makes_titles:
+            with (
+                CancelScope(self._scope) as scope,
+                deps.record(work, kind="title", worker_id=self._worker_id) as record,
+            ):
+                limits = deps.limit_reply(model)
+                title = await make_title(
+                    model, work.messages, scope=scope, clock=deps.clock, limits=limits, record=record
+                )
+                record.end("completed")
+        return find_first_words(work.messages) if title is None and not work.has_title else title
 
 
 class TurnCompacted(TurnEnd, frozen=True, kw_only=True):

@@ -38,24 +38,21 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from indelible.concurrency.scope import CancelScope
-from indelible.concurrency.tasks import Backoff
-from indelible.content.messages import find_first_words
 from indelible.errors import Lost, NotFound, Refused, Shutdown, StoreFailed, TestBroken
 from indelible.ids import new_id
 from indelible.logs import get_logger, log_context
-from indelible.machine.commands import ActionExpired, Fail, Release, UpdateChat
+from indelible.machine.commands import ActionExpired, Fail, Release
 from indelible.machine.states import Status
-from indelible.models.protocol import traits_of
 from indelible.notify import Notifier, Subscription
 from indelible.store.outcome import Begun
-from indelible.store.payloads import AttemptStart, ChatPatch, Failure
+from indelible.store.payloads import AttemptStart, Failure
 from indelible.store.queries.open_turn import Held, OpenWork
 from indelible.tools.toolset import name_of
 from indelible.worker.chat_runner import BROKEN, ChatRunner
 from indelible.worker.dependencies import WorkerDependencies
 from indelible.worker.outages import Pulse
-from indelible.worker.places import KnownModels, Place, Places, plan_start
-from indelible.worker.summaries import make_title
+from indelible.worker.places import KnownModels, Place, Places, plan_start, settle
+from indelible.worker.summaries import Titles
 from indelible.worker.upkeep import ListUpkeep
 
 T = TypeVar("T")
@@ -76,8 +73,6 @@ _CLEAN_UP_EVERY_S: Final = 60.0
 _FORGET_DEAD_AFTER_S: Final = 24 * 3600.0
 _EXPIRED_AT_A_TIME: Final = 100
 _LONGEST_TRIAL_S: Final = 30.0
-_FIRST_DELAY_S: Final = 0.05
-_LONGEST_DELAY_S: Final = 2.0
 
 
 class LookPace:
@@ -114,7 +109,7 @@ class Worker:
         self._scope = CancelScope()
         self._runners: dict[tuple[str, int], ChatRunner] = {}
         self._running: set[asyncio.Task[None]] = set()
-        self._titling: dict[str, asyncio.Task[None]] = {}
+        self._titles = Titles(self._deps, self._scope, worker_id=self.id, may_begin=lambda: not self._stopping)
         self._broken: set[tuple[str, int]] = set()
         self._trial: Trial | None = None
         self._stopping = False
@@ -215,27 +210,9 @@ class Worker:
         if self._group is None:
             place.give_back()
         else:
-            find_out = self._survive(partial(self._settle, place), what="reading a chat whose commit was not answered")
-            self._group.create_task(find_out, name=f"reading {place.chat_id}")
-
-    async def _settle(self, place: Place) -> None:
-        """Read the chat, and answer it if it is ours. If this is too early, `_release_orphans` makes up for it."""
-        backoff = Backoff(self._deps.clock, first_s=_FIRST_DELAY_S, longest_s=_LONGEST_DELAY_S)
-        try:
-            while not self._stopping:
-                try:
-                    work = await self._deps.store.work(place.chat_id)
-                except NotFound:
-                    return
-                except StoreFailed:
-                    await backoff.wait()
-                    continue
-                is_new = (work.chat_id, work.epoch) not in self._runners
-                if work.holder == self.id and is_new and work.turn_id is not None and self._group is not None:
-                    place.take(Begun(epoch=work.epoch, turn_id=work.turn_id))
-                return
-        finally:
-            place.give_back()
+            read = partial(settle, place, self._deps, is_leaving=lambda: self._stopping)
+            settling = self._survive(read, what="reading a chat whose commit was not answered")
+            self._group.create_task(settling, name=f"reading {place.chat_id}")
 
     def _note_end(self) -> None:
         """A place or a runner is gone."""
@@ -379,7 +356,7 @@ class Worker:
             epoch,
             self._scope,
             pulse=self._pulse,
-            on_turn=partial(self._begin_title, group),
+            on_turn=partial(self._titles.begin, group),
             may_go_on=lambda: not self._stopping,
             begun=begun,
         )
@@ -469,35 +446,6 @@ class Worker:
                 await self._survive(self._deps.recorder.clean_up, what="cleaning up debug records")
             await clock.sleep(_CLEAN_UP_EVERY_S)
 
-    def _begin_title(self, group: asyncio.TaskGroup, work: OpenWork) -> None:
-        """Generate a title beside the turn, if the chat has at most a provisional one and no title task is running."""
-        if work.titled or not self._deps.settings.auto_titles or self._stopping or work.chat_id in self._titling:
-            return
-        titling = group.create_task(self._title(work), name=f"a title for {work.chat_id}")
-        self._titling[work.chat_id] = titling
-        titling.add_done_callback(lambda _done: self._titling.pop(work.chat_id))
-
-    async def _title(self, work: OpenWork) -> None:
-        """Give the chat a title. A failure is only logged: a chat works without a title."""
-        try:
-            title = await self._find_title(work)
-            if title is not None:
-                await self._deps.store.execute(work.chat_id, UpdateChat(only_untitled=True), ChatPatch(title=title))
-        except Exception as error:
-            _log.info("no title for %s: %r", work.chat_id, error)
-
-    async def _find_title(self, work: OpenWork) -> str | None:
-        deps, title = self._deps, None
-        model = deps.find_model(work.model)
-        if traits_of(model).makes_titles:
-            with CancelScope(self._scope) as scope, deps.record(work, kind="title", worker_id=self.id) as record:
-                limits = deps.limit_reply(model)
-                title = await make_title(
-                    model, work.messages, scope=scope, clock=deps.clock, limits=limits, record=record
-                )
-                record.end("completed")
-        return find_first_words(work.messages) if title is None and not work.has_title else title
-
     async def _survive(self, do: Callable[[], Awaitable[T]], *, what: str) -> T | None:
         """Run a periodic job. A failure is only logged, because the next round repeats the job."""
         try:
@@ -515,8 +463,7 @@ class Worker:
     async def _hand_over(self) -> None:
         """Cancel every turn with the cause shutdown, and wait until all chats are released."""
         self._scope.shutdown()
-        for titling in self._titling.values():
-            titling.cancel()
+        self._titles.cancel()
         deadline = self._deps.clock.call_later(_HAND_OVER_S, self._idle.set)
         try:
             await self._idle.wait()

@@ -34,20 +34,15 @@ from indelible.machine import Snapshot, commands, decide
 from indelible.machine.effects import Effect
 from indelible.machine.states import OpenTurn, QueuedRow, Status
 from indelible.store.commands.change import ChatChange
+from indelible.store.database.transaction import Row
 from indelible.store.outcome import Begun, Outcome
 from indelible.store.payloads import AttemptStart
-from indelible.store.queries.liveness import BUSY_STATUSES
-from indelible.store.queries.open_turn import OpenWork, load_begun_work
+from indelible.store.queries.open_turn import OpenWork, load_begun_turn, load_begun_work
 
 _MOST_EVENTS: Final = 1000
 """A chat with more events is not looked at: it has too many messages, or nearly."""
 _MOST_MESSAGES: Final = 100
 _MOST_BYTES: Final = 256 * 1024
-# COALESCE keeps the database from choosing the wrong index: the few busy chats are read, and not all of the user's.
-_COUNT: Final = f"""
-SELECT count(*) AS count FROM chats
-WHERE status IN {BUSY_STATUSES} AND COALESCE(owner_id, '') = $1 AND id <> $2
-"""
 
 
 class Place(Protocol):
@@ -86,8 +81,8 @@ async def begin_turn(change: ChatChange, outcome: Outcome, place: Place, apply: 
     """Let the worker have the chat, if it is running and nobody holds it; `outcome` is that of the user's command."""
     if change.status is not Status.RUNNING or change.holder is not None or change.live_id is not None:
         return outcome
-    busy = await change.transaction.one(_COUNT, change.owner_id, change.chat_id)
-    if busy["count"] >= place.per_user:
+    row = await load_begun_turn(change.transaction, change.chat_id)
+    if row["rivals"] >= place.per_user:
         return outcome
     try:
         await _decide(change, commands.Acquire(worker_id=place.worker_id), apply)
@@ -95,7 +90,7 @@ async def begin_turn(change: ChatChange, outcome: Outcome, place: Place, apply: 
         return outcome
     assert change.turn_id is not None
     begun = Begun(epoch=change.epoch, turn_id=change.turn_id)
-    work = await _load_work(change)
+    work = await _load_work(change, row)
     if work is not None:
         begun = replace(begun, work=work)
         start = place.plan(work)
@@ -128,12 +123,12 @@ def _describe(change: ChatChange) -> Snapshot:
     )
 
 
-async def _load_work(change: ChatChange) -> OpenWork | None:
+async def _load_work(change: ChatChange, row: Row) -> OpenWork | None:
     if change.seq > _MOST_EVENTS:
         return None
     most: dict[str, Any] = {"max_messages": _MOST_MESSAGES, "max_bytes": _MOST_BYTES}
     try:
-        work = await load_begun_work(change.transaction, change.chat_id, change.head_id, **most)
+        work = await load_begun_work(change.transaction, change.chat_id, change.head_id, row, **most)
     except (DecodeError, ValueError):  # the worker meets it, too, and fails the turn
         return None
     if work is None:

@@ -22,7 +22,7 @@ from indelible.store.outcome import AttemptName
 from indelible.store.queries.chat_view import load_path_rows, load_rows, to_message
 from indelible.store.queries.liveness import BUSY_STATUSES, bind_ago, spell_ago
 
-_WORK: Final = """
+_WORK_COLUMNS: Final = """
     SELECT c.owner_id, c.status, c.epoch, c.holder, c.head_id, c.title, c.title_is_provisional, c.model,
         c.system_prompt, c.parameters, c.tools, c.debug,
         t.id AS turn_id, t.kind, t.model AS turn_model,
@@ -34,10 +34,21 @@ _WORK: Final = """
         (
             SELECT count(*) FROM attempts WHERE chat_id = t.chat_id AND turn_id = t.id AND outcome = 'complete'
         ) AS completed_steps
+    """
+_WORK_TABLES: Final = """
     FROM chats AS c
     LEFT JOIN turns AS t ON t.chat_id = c.id AND t.ended_at IS NULL
     LEFT JOIN attempts AS a ON a.chat_id = c.id AND a.turn_id = t.id AND a.ended_at IS NULL
     WHERE c.id = $1
+    """
+_WORK: Final = f"{_WORK_COLUMNS}{_WORK_TABLES}"
+# COALESCE keeps the database from choosing the wrong index: the few busy chats are read, and not all of the user's.
+_WORK_AND_RIVALS: Final = f"""
+    {_WORK_COLUMNS}, (
+        SELECT count(*) FROM chats AS rival
+        WHERE rival.status IN {BUSY_STATUSES} AND COALESCE(rival.owner_id, '') = c.owner_id AND rival.id <> c.id
+    ) AS rivals
+    {_WORK_TABLES}
     """
 # Only a busy chat has a holder, and busy chats have an index.
 _HELD: Final = f"""
@@ -124,12 +135,17 @@ async def load_work(transaction: Transaction, chat_id: str) -> OpenWork:
     return await _add_attempt(transaction, _add_turn(work, row, path), row)
 
 
-async def load_begun_work(
-    transaction: Transaction, chat_id: str, head_id: str | None, *, max_messages: int, max_bytes: int
-) -> OpenWork | None:
-    """The same for a turn that was begun or resumed in this transaction, before the chat's row is written.
+async def load_begun_turn(transaction: Transaction, chat_id: str) -> Row:
+    """For `load_begun_work`, a turn that was begun or resumed in this transaction; `rivals`: its user's busy chats."""
+    return await transaction.one(_WORK_AND_RIVALS, chat_id)
 
-    Its status, epoch and holder are those of before. None if the path to its head is longer than this.
+
+async def load_begun_work(
+    transaction: Transaction, chat_id: str, head_id: str | None, row: Row, *, max_messages: int, max_bytes: int
+) -> OpenWork | None:
+    """The work of such a turn, before the chat's row is written: status, epoch and holder are those of before.
+
+    None if the path to its head is longer than this.
     """
     path: list[Row] = []
     size = 0
@@ -138,7 +154,6 @@ async def load_begun_work(
         size += len(above["blocks"])
         if len(path) > max_messages or size > max_bytes:
             return None
-    row = await transaction.one(_WORK, chat_id)
     return _add_turn(_read_chat(chat_id, row), row, path)
 
 
