@@ -41,6 +41,8 @@ KEPT_BY = {
         "When this returns": "what_is_told_is_committed_by_then",
         "More messages in the queue": "a_full_queue_and_a_message_that_is_too_large_are_refused_and_change_nothing",
         "Content that is too large": "s102_a_chat_is_not_given_more_than_the_limit",
+        "With `reserve`": "what_is_left_is_what_the_commands_leave_one_after_the_other",
+        "The rows and events": "what_is_left_is_what_the_commands_leave_one_after_the_other",
     },
     "IdempotencyKey": {
         "A request that may be repeated": "the_same_request_again_gets_the_same_answer_and_sends_nothing",
@@ -63,6 +65,7 @@ KEPT_BY = {
         "A message that would have to wait": "a_chat_is_continued_with_its_settings_or_not_at_all",
         "Beside results": "results_and_a_message_beside_them_resume_a_turn_together",
         "A repeated request": "a_continuation_in_a_copy_that_is_asked_for_often_is_one",
+        "With `reserve`": "a_turn_begins_at_once_in_a_copy_with_its_settings",
     },
     "append": {
         "Write rows of running attempts": "a_group_is_written_whole",

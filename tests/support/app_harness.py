@@ -53,6 +53,7 @@ from indelible.testing import ScriptedModel
 from indelible.testing.invariants import StoredChat, find_faults, load_chat
 from indelible.tools.toolset import AnyTool
 from indelible.worker.dependencies import WorkerDependencies
+from indelible.worker.places import Place
 from indelible.worker.worker import Worker
 
 NEVER_S: Final = 3600.0
@@ -161,7 +162,10 @@ class RunningWorker(NamedTuple):
 
 
 class AppHarness:
-    """See the module header. `workers` are all that were started, in order."""
+    """See the module header. `workers` are all that were started, in order.
+
+    `reserve` is asked for a place when a message is accepted; a program asks its worker (`worker.reserve`).
+    """
 
     def __init__(
         self,
@@ -180,6 +184,7 @@ class AppHarness:
             self.store, self.notifier, clock=self.clock, metrics=metrics, **{"poll_interval_s": 0.5, **feed_options}
         )
         self.workers: list[RunningWorker] = []
+        self.reserve: Callable[[str, str], Place | None] | None = None
         self._servers = AsyncExitStack()
         self._services: list[asyncio.Task[None]] = []
         self.app: App
@@ -208,7 +213,8 @@ class AppHarness:
 
         If the test fails, workers do not get to stop in good order.
         """
-        self.app = App(self.store, self.feed, clock=self.clock, owner_id=await self.store.ensure_user("local"))
+        owner_id = await self.store.ensure_user("local")
+        self.app = App(self.store, self.feed, clock=self.clock, owner_id=owner_id, reserve=self._reserve)
         for service in self.list_services():
             self.start_service(service)
         try:
@@ -225,6 +231,9 @@ class AppHarness:
                 await asyncio.wait(left)
         for task in self._services:
             assert task.cancelled() or task.exception() is None
+
+    def _reserve(self, chat_id: str, owner_id: str) -> Place | None:
+        return None if self.reserve is None else self.reserve(chat_id, owner_id)
 
     def start_service(self, service: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(service)

@@ -38,7 +38,7 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from indelible.concurrency.scope import CancelScope
-from indelible.errors import Lost, NotFound, Refused, Shutdown, StoreFailed, TestBroken
+from indelible.errors import Lost, ModelFailed, NotFound, Refused, Shutdown, StoreFailed, TestBroken
 from indelible.ids import new_id
 from indelible.logs import get_logger, log_context
 from indelible.machine.commands import ActionExpired, Fail, Release
@@ -148,6 +148,8 @@ class Worker:
 
     async def run(self) -> None:
         await self._deps.store.beat(self.id)
+        with contextlib.suppress(ModelFailed):
+            self._models.find(None)
         with self._notifier.subscribe() as changes:
             async with asyncio.TaskGroup() as group:
                 services = [
