@@ -77,8 +77,16 @@ async def start(
     chosen = make_settings(**{**NO_POLL, **(settings or {})})
     running = await harness.start_worker(model, settings=chosen, **more)
     await harness.wait_for_end(first)
+    await wait_for_room(running)
     harness.reserve = running.worker.reserve
     return running
+
+
+async def wait_for_room(running: RunningWorker) -> None:
+    """A runner ends a moment after its turn, and a place in doubt is free when the chat was read."""
+    while (place := running.worker.reserve("chat_x", "user_x")) is None:
+        await asyncio.sleep(0)
+    place.give_back()
 
 
 async def stop(harness: AppHarness, chat: Chat) -> None:
@@ -300,7 +308,7 @@ async def test_a_chat_that_waits_longer_is_not_passed(silent: AppHarness) -> Non
 
 async def test_a_request_that_is_cancelled_at_any_moment_keeps_no_place(silent: AppHarness) -> None:
     """There is one place: if one were lost, nothing would be answered any more."""
-    await start(silent, Echo(), settings={"worker_max_chats": 1})
+    running = await start(silent, Echo(), settings={"worker_max_chats": 1})
     for steps in (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377):
         chat = await silent.app.create_chat()
         sending = asyncio.create_task(silent.app.service.send(chat.id, NewMessage(content=[Text("Rain?")])))
@@ -310,8 +318,10 @@ async def test_a_request_that_is_cancelled_at_any_moment_keeps_no_place(silent: 
         await asyncio.wait([sending])
         view = await silent.wait_for_end(chat)
         assert [message.role for message in view.messages] in ([], ["user", "assistant"])
+        await wait_for_room(running)
         control = await silent.app.create_chat()
         assert (await control.send("Still there?")).text == "Still there?"
+        await wait_for_room(running)
 
 
 def _open_app(harness: AppHarness, database: Any) -> App:
@@ -326,13 +336,15 @@ def _open_app(harness: AppHarness, database: Any) -> App:
 
 async def test_a_commit_whose_answer_was_lost_is_found_out_by_reading_and_answered_once(silent: AppHarness) -> None:
     model = Echo()
-    await start(silent, model, settings={"worker_max_chats": 1})
+    running = await start(silent, model, settings={"worker_max_chats": 1})
     app = _open_app(silent, Losing(get_database(silent.engine)))
     chat = await silent.app.create_chat()
     with pytest.raises(StoreFailed):
         await (await app.chat(chat.id)).send("Rain?")
     await silent.wait_for_end(chat)
     assert model.asked == ["hello", "Rain?"]
+    assert await load_attempts(silent, chat) == [(1, 1, "echo", "complete")]
+    await wait_for_room(running)
     assert (await chat.send("And now?")).text == "And now?"
 
 
@@ -355,9 +367,7 @@ async def test_a_transaction_that_failed_leaves_nothing_and_frees_its_place(sile
     chat = await silent.app.create_chat()
     with pytest.raises(StoreFailed):
         await (await app.chat(chat.id)).send("Rain?")
-    while (place := running.worker.reserve("chat_x", "user_x")) is None:  # it reads the chat first
-        await asyncio.sleep(0)
-    place.give_back()
+    await wait_for_room(running)
     assert (await chat.send("And now?")).text == "And now?"
     assert (await chat.messages())[0].text == "And now?"
 
@@ -497,9 +507,8 @@ async def test_a_chat_is_not_released_while_its_place_is_not_settled(silent: App
 
 
 def test_a_look_after_a_quiet_time_is_at_once_and_a_storm_of_hints_is_read_in_batches() -> None:
-    pace = LookPace(0.0)
-    assert [pace.count(10.0) for _ in range(8)] == [0.0] * 8
-    assert pace.count(10.0) == pytest.approx(0.005)
+    pace = LookPace()
+    assert [pace.count(10.0) for _ in range(8)] == [0.0] * 7 + [pytest.approx(0.005)]
     now_s, looks = 10.005, 0
     while now_s < 11.0:
         looks += 1
@@ -546,12 +555,12 @@ async def test_a_worker_does_not_spin_however_many_hints_come(harness: AppHarnes
         harness.notifier.notify([f"chat_x{number}"])
         await asyncio.sleep(0)
     seen = store.asked.count("probe")
-    assert 1 <= seen <= 9, "a few looks at once, and then a pause"
+    assert 1 <= seen <= 8, "a few looks at once, and then a pause"
     for _ in range(50):
         number += 1
         harness.notifier.notify([f"chat_x{number}"])
         await asyncio.sleep(0)
     assert store.asked.count("probe") == seen
-    assert clock.pauses == [pytest.approx(0.005, abs=0.001)]
+    assert len(clock.pauses) == 1
     clock.stands_s = None
     clock.goes_on.set()

@@ -18,6 +18,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from indelible.concurrency.tasks import Backoff
 from indelible.errors import ModelFailed, NotFound, StoreFailed
 from indelible.loop.prompt.compact import should_compact
@@ -79,17 +81,19 @@ def plan_start(
 
 
 class Place:
-    """One place: a `Place` of the store."""
+    """One place: a `Place` of the store. `planned` is its last answer to `plan`."""
 
     def __init__(self, places: Places, chat_id: str, owner_id: str, *, per_user: int) -> None:
         self.worker_id = places.worker_id
         self.chat_id = chat_id
         self.owner_id = owner_id
         self.per_user = per_user
+        self.planned: AttemptStart | None = None
         self._places = places
 
     def plan(self, work: OpenWork) -> AttemptStart | None:
-        return self._places.plan(work)
+        self.planned = self._places.plan(work)
+        return self.planned
 
     def take(self, begun: Begun) -> None:
         if self._places.remove(self):
@@ -119,11 +123,21 @@ async def settle(place: Place, deps: WorkerDependencies, *, is_leaving: Callable
             except StoreFailed:
                 await backoff.wait()
                 continue
-            if work.holder == place.worker_id and work.turn_id is not None and not is_leaving():
-                place.take(Begun(epoch=work.epoch, turn_id=work.turn_id))
+            if work.holder == place.worker_id and not is_leaving():
+                place.take(_recall(work, place.planned))
             return
     finally:
         place.give_back()
+
+
+def _recall(work: OpenWork, planned: AttemptStart | None) -> Begun:
+    """What the transaction answered: the work as of before the attempt that it opened."""
+    assert work.turn_id is not None  # a chat that is held has a turn
+    begun = Begun(epoch=work.epoch, turn_id=work.turn_id, work=work)
+    if work.attempt is None or planned is None:
+        return begun
+    before = replace(work, attempt=None, next_step=work.attempt.step)
+    return replace(begun, work=before, attempt=work.attempt, model=planned.model, provider=planned.provider)
 
 
 class Places:

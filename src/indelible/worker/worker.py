@@ -78,14 +78,16 @@ _LONGEST_TRIAL_S: Final = 30.0
 class LookPace:
     """When the worker may look for work again: at once, unless it has looked too often in the last moments."""
 
-    def __init__(self, now_s: float) -> None:
-        self._caught_up_s = now_s
+    def __init__(self) -> None:
+        self._left: float = _LOOKS_IN_A_ROW
+        self._counted_s = 0.0
 
     def count(self, now_s: float) -> float:
         """Count a look; returns the pause before the next one."""
-        earliest_s = now_s - (_LOOKS_IN_A_ROW - 1) * _SHORTEST_PAUSE_S
-        self._caught_up_s = max(self._caught_up_s + _SHORTEST_PAUSE_S, earliest_s)
-        return max(0.0, self._caught_up_s - now_s)
+        rested = (now_s - self._counted_s) / _SHORTEST_PAUSE_S
+        self._left = min(self._left + rested, _LOOKS_IN_A_ROW) - 1
+        self._counted_s = now_s
+        return max(0.0, 1 - self._left) * _SHORTEST_PAUSE_S
 
 
 class Trial(NamedTuple):
@@ -228,7 +230,7 @@ class Worker:
         """Act on hints, and poll when that is due, until the worker is stopped and has drained."""
         settings, clock = self._deps.settings, self._deps.clock
         polled_s = beaten_s = clock.monotonic()
-        pace = LookPace(polled_s)
+        pace = LookPace()
         while not self._stopping or self._is_draining():
             self._woken.clear()
             now_s = clock.monotonic()
