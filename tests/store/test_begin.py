@@ -39,8 +39,8 @@ IDS = re.compile(r"(chat|turn|attempt|message|queued)_[0-9A-Za-z]{26}")
 class KeptPlace:
     """A worker's place: `planned` is the work that it saw, `settled` what became of it."""
 
-    def __init__(self, *, per_user: int = 500, start: AttemptStart | None = START) -> None:
-        self.worker_id = "live"
+    def __init__(self, *, worker_id: str = "live", per_user: int = 500, start: AttemptStart | None = START) -> None:
+        self.worker_id = worker_id
         self.per_user = per_user
         self.planned: list[OpenWork] = []
         self.settled: list[Any] = []

@@ -23,6 +23,7 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.store.driver import make_payload
+from tests.store.test_begin import KeptPlace
 from tests.support.engine import begin_read, get_database, is_sqlite
 from tests.support.examples import is_thorough
 from tests.support.stored import load_ledger, load_path
@@ -66,6 +67,7 @@ from indelible.machine.commands import (
     ToolResults,
     WorkerCommand,
 )
+from indelible.store.commands.begin import Reserve
 from indelible.store.journal.append import RunKey, RunSettled, RunStarted
 from indelible.store.journal.writer import Journal, JournalWriter
 from indelible.store.outcome import AttemptName, Outcome
@@ -102,21 +104,33 @@ class Process:
         self.turns_with_tools: set[str] = set()
         self.is_deleted = False
 
-    async def do(self, command: Command, payload: Payload[Any] | None = None) -> Outcome:
+    async def do(
+        self, command: Command, payload: Payload[Any] | None = None, *, reserve: Reserve | None = None
+    ) -> Outcome:
         given: Any = payload
-        outcome = await self.store.execute(self.chat_id, command, given)
+        outcome = await self.store.execute(self.chat_id, command, given, reserve=reserve)
         self.epoch = outcome.epoch
         self.turn_id = outcome.turn_id or self.turn_id
         return outcome
 
-    async def ask(self, command: Command, text: str) -> Outcome:
+    async def ask(self, command: Command, text: str, *, reserve: Reserve | None = None) -> Outcome:
         self.sent.append(text)
         given: Payload[Any] = UserInput(author_id=self.user_id, blocks=[Text(text)])
         if isinstance(command, Create):
             given = NewChat(owner_id=self.user_id, blocks=[Text(text)])
-        outcome = await self.do(command, given)
+        outcome = await self.do(command, given, reserve=reserve)
         self.kept.append(text)
         return outcome
+
+    async def ask_at_once(self, command: Command, text: str) -> None:
+        """The chat is this process's own with the message, and its attempt is open."""
+        self.worker_id = new_id("worker")
+        await Store(get_database(self.engine)).beat(self.worker_id)
+        begun = (await self.ask(command, text, reserve=KeptPlace(worker_id=self.worker_id))).begun
+        assert begun is not None
+        assert begun.attempt is not None
+        self.epoch, self.turn_id, self.attempt = begun.epoch, begun.turn_id, begun.attempt
+        self.writer = self.journal.open(self.attempt.chat_id, self.attempt.id, self.epoch)
 
     async def acquire(self) -> None:
         """Take the chat as a worker that has just started."""
@@ -206,6 +220,20 @@ async def commit_and_finish(process: Process) -> None:
     await process.start()
     await process.say("five ", Finish())
     await process.end(FinishTurn)
+
+
+async def begin_at_once(process: Process) -> None:
+    await process.ask_at_once(Create(with_message=True), "question")
+    await process.say("one ")
+    process.publish("two ", Finish())
+    await process.end(FinishTurn)
+    await process.ask_at_once(Send(), "next")
+    await process.say("three ", Finish())
+    reply, *_ = (await process.end(FinishTurn)).messages
+    assert reply.id is not None
+    await process.do(Regenerate(message_id=reply.id))
+    await process.acquire()
+    await process.start()
 
 
 async def stop_by_a_live_holder(process: Process) -> None:
@@ -356,6 +384,7 @@ async def await_action(process: Process) -> None:
 Scenario = Callable[[Process], Awaitable[None]]
 SCENARIOS: list[Scenario] = [
     commit_and_finish,
+    begin_at_once,
     stop_by_a_live_holder,
     interrupt_with_a_message_by_a_live_holder,
     stop_with_a_dead_holder,

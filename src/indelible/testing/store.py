@@ -15,12 +15,14 @@ afterwards.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final, Literal, TypeVar
 
 from indelible.content import Finish, Part, TextDelta, ToolCall, ToolResult
 from indelible.content.assemble import PartAssembler, lose_result
 from indelible.machine.commands import Acquire, FinishInterruption, FinishTurn, Interrupt, StartAttempt
 from indelible.machine.states import RESTING, Status
+from indelible.store.commands.begin import Reserve
 from indelible.store.database.transaction import Database, Row
 from indelible.store.journal.append import Appended, JournalRow
 from indelible.store.outcome import Outcome
@@ -60,8 +62,11 @@ class CrashingStore:
         self._when = when
         self._kind = kind
 
-    async def execute(self, chat_id: str, command: C, payload: Payload[C] | None = None) -> Outcome:
-        return await self._call(command.name.value, lambda: self._store.execute(chat_id, command, payload))
+    async def execute(
+        self, chat_id: str, command: C, payload: Payload[C] | None = None, *, reserve: Reserve | None = None
+    ) -> Outcome:
+        execute = partial(self._store.execute, chat_id, command, payload, reserve=reserve)
+        return await self._call(command.name.value, execute)
 
     async def append(self, rows: Sequence[JournalRow]) -> Appended:
         return await self._call("append", lambda: self._store.append(rows))
