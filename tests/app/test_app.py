@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.store.statements import counted
 from tests.support.app_harness import make_settings
 from tests.support.messages import find_reply, outline, read_text
 from tests.support.waiting import deadline
@@ -41,6 +42,21 @@ async def nothing_is_left_behind() -> AsyncIterator[None]:
     assert asyncio.all_tasks() == {asyncio.current_task()}
     left = [thread.name for thread in set(threading.enumerate()) - threads if "indelible" in thread.name]
     assert left == []
+
+
+@pytest.mark.both_databases
+async def test_the_worker_of_a_program_begins_a_turn_in_the_transaction_of_its_message(database: str) -> None:
+    model = ScriptedModel([say("One."), say("Two."), say("Three.")])
+    settings = make_settings(poll_interval_s=600, heartbeat_interval_s=600)
+    async with indelible.open(database, model=model, settings=settings) as app:
+        chat = await app.create_chat()
+        await chat.send("Hello")  # by then the worker has looked around once
+        with counted(app.store.database) as sent:  # type: ignore[arg-type]
+            await chat.send("And now?")
+            await app.create_chat("Yet another")
+    assert [statement for statement in sent if "AS ahead" in statement] == [], "nobody looked for the chats"
+    assert sum(statement.startswith("INSERT INTO attempts") for statement in sent) == 2
+    assert sum("response_id" in statement and "WITH RECURSIVE" in statement for statement in sent) == 2
 
 
 @pytest.mark.both_databases

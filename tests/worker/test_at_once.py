@@ -348,6 +348,21 @@ async def test_a_commit_whose_answer_was_lost_is_found_out_by_reading_and_answer
     assert (await chat.send("And now?")).text == "And now?"
 
 
+async def test_a_chat_that_was_acquired_while_its_place_was_in_doubt_is_answered_once(harness: AppHarness) -> None:
+    model = Echo()
+    running = await start(harness, model, settings={"worker_max_chats": 2})
+    chat = await harness.app.create_chat()
+    place = running.worker.reserve(chat.id, harness.app.owner_id)
+    assert place is not None
+    harness.reserve = None
+    await chat.post("hang on")
+    await harness.wait_for_text(chat, "hang on")
+    place.doubt()
+    await wait_for_room(running)
+    assert model.asked == ["hello", "hang on"]
+    await chat.interrupt()
+
+
 class Failing:
     """A database that does not answer, and did nothing."""
 

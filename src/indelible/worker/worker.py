@@ -206,7 +206,7 @@ class Worker:
             release = self._survive(partial(self._release, held), what="releasing a chat")
             self._group.create_task(release, name=f"releasing {chat_id}")
             self._note_end()
-        else:
+        elif (chat_id, begun.epoch) not in self._runners:
             self._start(self._group, chat_id, begun.epoch, begun)
 
     def _find_out(self, place: Place) -> None:
@@ -336,6 +336,8 @@ class Worker:
         for outcome in acquired:
             if outcome.vacant_s is not None:
                 self._deps.metrics.takeover_completed(after_s=outcome.vacant_s)
+            if (outcome.chat_id, outcome.epoch) in self._runners:  # it was read meanwhile, for a place in doubt
+                continue
             runner = self._start(group, outcome.chat_id, outcome.epoch)
             if outcome.takeovers > 1:
                 self._trial = Trial(runner, outcome.in_tool, self._deps.clock.monotonic())
