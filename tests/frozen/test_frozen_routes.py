@@ -8,6 +8,7 @@ mean is tested in tests/server; here it is only held still.
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import pytest
@@ -16,10 +17,13 @@ from tests.frozen.recorded_answers import Ask, Asking
 from tests.frozen.recording import compare
 from tests.support.app_harness import AppHarness
 from tests.support.json_client import JsonClient
+from tests.support.messages import read_text
 from tests.support.running_server import has_text, read_until, say, say_half
 from tests.support.waiting import poll_until
 
-from indelible.content import ToolSpec
+from indelible.content import Part, ToolSpec
+from indelible.loop.prompt.compact import INSTRUCTION
+from indelible.models.protocol import Call
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Step
 
@@ -287,6 +291,15 @@ OTHERS: Final[list[tuple[str, str, dict[str, str]]]] = [
 ]  # fmt: skip
 
 
+class SlowToSummarise(ScriptedModel):
+    """A summary takes until it is stopped."""
+
+    def stream(self, call: Call) -> AsyncIterator[Part]:
+        if read_text(call.messages[0].blocks) == INSTRUCTION:
+            return ScriptedModel([[parts.hang()]]).stream(call)
+        return super().stream(call)
+
+
 @pytest.mark.may_log("the model scripted:scripted raised an error")
 async def test_our_own_routes_answer_what_is_recorded(engine: AsyncEngine) -> None:
     broken: list[Step] = [RuntimeError("no")]
@@ -302,7 +315,7 @@ async def test_our_own_routes_answer_what_is_recorded(engine: AsyncEngine) -> No
     ]
     tool = ToolSpec(name="ask", description="Ask the user.", input_schema={"type": "object"})
     async with AppHarness(engine).opened() as harness:
-        server = await harness.start_server(ScriptedModel([*replies, *([say("More.")] * 5)]), client_tools=[tool])
+        server = await harness.start_server(SlowToSummarise([*replies, *([say("More.")] * 5)]), client_tools=[tool])
         asking = Asking(server, _HEADERS, is_shape=True)
         ask = asking.ask
         for path in ("/healthz", "/readyz", "/login/methods", f"{API}/models", f"{API}/session", "/web/routes.json"):

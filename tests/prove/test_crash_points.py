@@ -21,8 +21,10 @@ RUNS = {"after_effect": 1}
 """How often the tool has run when the server dies."""
 IN_UPLOADS: tuple[CrashPoint, ...] = ("before_file", "after_file")
 
+ELSEWHERE: set[CrashPoint] = {"at_start", "during_takeover", "during_stop"}
 
-@pytest.mark.parametrize("point", sorted(set(CRASH_POINTS) - {"at_start", "during_stop", *IN_UPLOADS}))
+
+@pytest.mark.parametrize("point", sorted(set(CRASH_POINTS) - {*ELSEWHERE, *IN_UPLOADS}))
 async def test_an_armed_server_dies_at_the_point_and_what_was_accepted_is_kept(
     orders: Orders, point: CrashPoint
 ) -> None:
@@ -66,6 +68,16 @@ async def test_a_server_dies_in_an_upload_which_is_one_file_in_the_end(orders: O
             [stored] = await load_copies(RemoteService(client))
             assert stored.brought == stored.sha256
             await RemoteService(client).files.delete_file(stored.id)
+
+
+async def test_a_server_dies_while_it_takes_over_a_reply(orders: Orders) -> None:
+    async with run_servers(orders, count=1) as [server], JsonClient(server.url) as client:
+        chat_id = (await client.create_chat(SLOW_WISH.to_text()))["id"]
+        await wait_for_a_word(client, chat_id)
+        await server.process.kill()
+        assert await server.start_doomed("during_takeover", 1, within_s=30)
+        await server.start()
+        assert (await client.interrupt(chat_id, wait_s=60))["status"] == "idle"
 
 
 async def test_a_server_can_be_made_to_die_at_its_start(orders: Orders) -> None:

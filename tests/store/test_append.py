@@ -37,8 +37,8 @@ from indelible.store.database.address import parse_address
 from indelible.store.database.postgres import PostgresDatabase
 from indelible.store.database.transaction import Transaction
 from indelible.store.journal.append import Appended, BadRows, JournalRow, RunKey, RunStarted, append_group
-from indelible.store.outcome import AttemptName
 from indelible.store.payloads import NewChat, UserInput
+from indelible.store.queries.open_turn import AttemptName
 from indelible.store.store import Store
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)

@@ -27,9 +27,9 @@ from indelible.ids import new_id
 from indelible.machine import commands as c
 from indelible.store.database.errors import DatabaseUnreachable
 from indelible.store.database.transaction import Database, Transaction, Work
-from indelible.store.outcome import Begun, ForkPoint, IdempotencyKey, Outcome, RequestRepeated, StoredResponse
+from indelible.store.outcome import ForkPoint, IdempotencyKey, Outcome, RequestRepeated, StoredResponse
 from indelible.store.payloads import AddedHistory, AttemptStart, ChatPatch, NewChat, ToolResultsInput, UserInput
-from indelible.store.queries.open_turn import OpenWork
+from indelible.store.queries.open_turn import Begun, OpenWork
 from indelible.store.store import Store
 
 START = AttemptStart(model="demo-1", provider="demo")
@@ -53,7 +53,7 @@ class KeptPlace:
         self.planned.append(work)
         return None if work.kind == "compaction" else self._start
 
-    def take(self, begun: Begun) -> None:
+    def fill(self, begun: Begun) -> None:
         self.settled.append(begun)
 
     def give_back(self) -> None:

@@ -38,8 +38,8 @@ from indelible.store.database.transaction import Transaction
 from indelible.store.database.transaction import insert as insert_rows
 from indelible.store.journal.append import BadRows, JournalRow
 from indelible.store.journal.writer import Journal
-from indelible.store.outcome import AttemptName
 from indelible.store.payloads import NewChat
+from indelible.store.queries.open_turn import AttemptName
 from indelible.store.store import Store
 from indelible.testing import ManualClock
 

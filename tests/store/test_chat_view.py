@@ -17,10 +17,10 @@ from indelible.errors import NotFound
 from indelible.machine.commands import Acquire, Create, FinishTurn, Send, StartAttempt
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.pack import sweep
-from indelible.store.outcome import AttemptName
 from indelible.store.payloads import NewChat, UserInput
 from indelible.store.queries.chat_view import Live, load_events, load_rows, load_view
 from indelible.store.queries.leases import beat, retire
+from indelible.store.queries.open_turn import AttemptName
 from indelible.store.store import Store
 from indelible.testing import ManualClock
 

@@ -70,8 +70,9 @@ from indelible.machine.commands import (
 from indelible.store.commands.begin import Reserve
 from indelible.store.journal.append import RunKey, RunSettled, RunStarted
 from indelible.store.journal.writer import Journal, JournalWriter
-from indelible.store.outcome import AttemptName, Outcome
+from indelible.store.outcome import Outcome
 from indelible.store.payloads import NewChat, Payload, RetryScheduled, StepResult, ToolResultsInput, UserInput
+from indelible.store.queries.open_turn import AttemptName
 from indelible.store.store import Store
 from indelible.testing.invariants import StoredChat, find_faults, load_chat
 from indelible.testing.store import LAST_WORDS, Crashed, CrashingStore, take_over

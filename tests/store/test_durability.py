@@ -43,8 +43,8 @@ from indelible.store.database import sqlite
 from indelible.store.database.migrate import migrate
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.writer import Journal
-from indelible.store.outcome import AttemptName
 from indelible.store.payloads import NewChat
+from indelible.store.queries.open_turn import AttemptName
 from indelible.store.store import Store
 from indelible.testing import ManualClock
 

@@ -42,8 +42,8 @@ from indelible.errors import LeaseLost, Shutdown, StoreFailed
 from indelible.machine.commands import Acquire, Create, FinishTurn, StartAttempt
 from indelible.store.journal.append import Appended, BadRows, JournalRow, RunKey, RunStarted
 from indelible.store.journal.writer import Journal, JournalWriter
-from indelible.store.outcome import AttemptName
 from indelible.store.payloads import NewChat, StepResult
+from indelible.store.queries.open_turn import AttemptName
 from indelible.store.store import Store
 from indelible.testing import ManualClock
 

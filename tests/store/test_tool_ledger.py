@@ -18,9 +18,9 @@ from indelible.errors import LeaseLost
 from indelible.machine.commands import Acquire, Create, StartAttempt
 from indelible.store.journal.append import RunKey, RunSettled, RunStarted
 from indelible.store.journal.writer import Journal, JournalWriter
-from indelible.store.outcome import AttemptName
 from indelible.store.payloads import NewChat
 from indelible.store.queries.chat_view import load_rows
+from indelible.store.queries.open_turn import AttemptName
 from indelible.store.store import Store
 from indelible.testing import ManualClock
 

@@ -45,6 +45,7 @@ from indelible.recording.recorder import DebugRecorder
 from indelible.server.app import Server
 from indelible.server.sse import DEFAULT_PACE, Pace
 from indelible.settings import Settings, load_settings
+from indelible.store.commands.begin import Place
 from indelible.store.outcome import Outcome
 from indelible.store.payloads import C, Payload
 from indelible.store.queries.chat_view import ChatView
@@ -53,7 +54,6 @@ from indelible.testing import ScriptedModel
 from indelible.testing.invariants import StoredChat, find_faults, load_chat
 from indelible.tools.toolset import AnyTool
 from indelible.worker.dependencies import WorkerDependencies
-from indelible.worker.places import Place
 from indelible.worker.worker import Worker
 
 NEVER_S: Final = 3600.0

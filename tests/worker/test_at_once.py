@@ -31,12 +31,12 @@ from indelible.errors import StoreFailed
 from indelible.machine.commands import Command, Interrupt, Send
 from indelible.notify import Changed
 from indelible.store.database.errors import DatabaseUnreachable
-from indelible.store.outcome import Begun
 from indelible.store.payloads import UserInput
+from indelible.store.queries.open_turn import Begun
 from indelible.store.store import Store
 from indelible.testing import ScriptedModel, parts
-from indelible.worker.places import Place
-from indelible.worker.worker import LookPace
+from indelible.worker.places import KeptPlace
+from indelible.worker.worker import SearchPace
 
 pytestmark = pytest.mark.both_databases
 
@@ -420,7 +420,7 @@ async def test_a_worker_that_leaves_between_the_reservation_and_the_commit_hands
 ) -> None:
     running = await start(silent, Echo(), settings={"drain_s": drain_s})
 
-    def leave(chat_id: str, owner_id: str) -> Place | None:
+    def leave(chat_id: str, owner_id: str) -> KeptPlace | None:
         place = running.worker.reserve(chat_id, owner_id)
         assert place is not None
         running.worker.stop()
@@ -456,7 +456,7 @@ async def test_a_worker_waits_for_its_places_before_it_is_gone(silent: AppHarnes
 async def test_a_worker_that_is_killed_right_after_the_commit_is_taken_over(silent: AppHarness) -> None:
     running = await start(silent, Echo())
 
-    def kill(chat_id: str, owner_id: str) -> Place | None:
+    def kill(chat_id: str, owner_id: str) -> KeptPlace | None:
         place = running.worker.reserve(chat_id, owner_id)
         running.task.cancel()
         return place
@@ -489,10 +489,10 @@ class Looking(Noting):
 class Unsettled:
     """A place whose worker does not hear yet what became of it."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: KeptPlace) -> None:
         self.worker_id, self.per_user, self.plan = place.worker_id, place.per_user, place.plan
 
-    def take(self, begun: Begun) -> None: ...
+    def fill(self, begun: Begun) -> None: ...
 
     def give_back(self) -> None: ...
 
@@ -513,7 +513,7 @@ async def test_a_chat_is_not_released_while_its_place_is_not_settled(silent: App
     looks = store.looks
     await store.watched.wait_until(lambda: store.looks > looks + 8)
     assert (await silent.store.work(chat.id)).holder == running.worker.id
-    place.take(outcome.begun)
+    place.fill(outcome.begun)
     await silent.wait_for_end(chat)
     assert model.asked == ["hello", "Rain?"]
 
@@ -522,7 +522,7 @@ async def test_a_chat_is_not_released_while_its_place_is_not_settled(silent: App
 
 
 def test_a_look_after_a_quiet_time_is_at_once_and_a_storm_of_hints_is_read_in_batches() -> None:
-    pace = LookPace()
+    pace = SearchPace()
     assert [pace.count(10.0) for _ in range(8)] == [0.0] * 7 + [pytest.approx(0.005)]
     now_s, looks = 10.005, 0
     while now_s < 11.0:

@@ -25,8 +25,7 @@ from indelible.models.protocol import Call
 from indelible.notify import Changed
 from indelible.server.health import PrometheusMetrics
 from indelible.store.commands.change import CONTINUE
-from indelible.store.outcome import AttemptName
-from indelible.store.queries.open_turn import OpenWork
+from indelible.store.queries.open_turn import AttemptName, OpenWork
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 from indelible.tools.tool import ToolContext, tool

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -21,9 +21,7 @@ from indelible.content import Message
 from indelible.errors import Invalid
 from indelible.machine.states import Status
 from indelible.store.database.transaction import Transaction, Work, clean_label, update
-
-if TYPE_CHECKING:
-    from indelible.store.queries.open_turn import OpenWork
+from indelible.store.queries.open_turn import AttemptName, Begun
 
 KEPT: Final = timedelta(hours=24)
 MAX_KEY_LENGTH: Final = 255
@@ -32,32 +30,6 @@ INSERT INTO idempotency_keys (user_id, key, route, body_hash, status, body, expi
 VALUES ($1, $2, $3, $4, 0, $5, $6) ON CONFLICT (user_id, key) DO NOTHING
 """
 _FIND: Final = "SELECT route, body_hash, status, body FROM idempotency_keys WHERE user_id = $1 AND key = $2"
-
-
-class AttemptName(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt, numbered by the store."""
-
-    chat_id: str
-    id: str
-    turn_id: str
-    step: int
-    number: int
-    epoch: int
-
-
-class Begun(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker got in the transaction of a user's command (commands/begin.py): the chat, under this epoch.
-
-    `work` is what it holds, as of before its first attempt; None: the worker has to read it. `attempt` was opened, for
-    the model and the provider that the worker named.
-    """
-
-    epoch: int
-    turn_id: str
-    work: OpenWork | None = None
-    attempt: AttemptName | None = None
-    model: str | None = None
-    provider: str | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -386,7 +386,7 @@ class Store(ReadableStore):
     def _notify_committed(self, outcome: Outcome, *, place: Place | None = None) -> None:
         try:
             if place is not None and outcome.begun is not None:
-                place.take(outcome.begun)
+                place.fill(outcome.begun)
             if outcome.effective and self._on_committed is not None:
                 self._on_committed(outcome)
         except Exception:  # the commit stands, and other callers wait for their results

@@ -28,8 +28,7 @@ from indelible.machine.effects import ReplyLimit
 from indelible.machine.states import Status
 from indelible.models.http.hooks import reading_pace
 from indelible.models.retry import RetryPolicy
-from indelible.store.outcome import Begun
-from indelible.store.queries.open_turn import Held, OpenWork
+from indelible.store.queries.open_turn import Begun, Held, OpenWork
 from indelible.tools.run import ToolLimits
 from indelible.tools.tool import ToolTurn, tool_turn
 from indelible.tools.toolset import AnyTool, name_of

@@ -24,9 +24,8 @@ from indelible.concurrency.tasks import Backoff
 from indelible.errors import ModelFailed, NotFound, StoreFailed
 from indelible.loop.prompt.compact import should_compact
 from indelible.models.protocol import Model
-from indelible.store.outcome import Begun
 from indelible.store.payloads import AttemptStart
-from indelible.store.queries.open_turn import OpenWork
+from indelible.store.queries.open_turn import Begun, OpenWork
 from indelible.store.queries.tree import find_file_ids
 from indelible.worker import resume
 from indelible.worker.dependencies import WorkerDependencies
@@ -80,7 +79,7 @@ def plan_start(
     return AttemptStart(model=model.name, provider=model.provider)
 
 
-class Place:
+class KeptPlace:
     """One place: a `Place` of the store. `planned` is its last answer to `plan`."""
 
     def __init__(self, places: Places, chat_id: str, owner_id: str, *, per_user: int) -> None:
@@ -95,9 +94,9 @@ class Place:
         self.planned = self._places.plan(work)
         return self.planned
 
-    def take(self, begun: Begun) -> None:
+    def fill(self, begun: Begun) -> None:
         if self._places.remove(self):
-            self._places.on_taken(self.chat_id, begun)
+            self._places.on_filled(self.chat_id, begun)
 
     def give_back(self) -> None:
         if self._places.remove(self):
@@ -108,7 +107,7 @@ class Place:
             self._places.on_doubt(self)
 
 
-async def settle(place: Place, deps: WorkerDependencies, *, is_leaving: Callable[[], bool]) -> None:
+async def settle(place: KeptPlace, deps: WorkerDependencies, *, is_leaving: Callable[[], bool]) -> None:
     """Read the chat: whoever holds it says whether the transaction was committed.
 
     A commit that is still under way is found later, as a chat that the worker holds and does not work on.
@@ -124,7 +123,7 @@ async def settle(place: Place, deps: WorkerDependencies, *, is_leaving: Callable
                 await backoff.wait()
                 continue
             if work.holder == place.worker_id and not is_leaving():
-                place.take(_recall(work, place.planned))
+                place.fill(_recall(work, place.planned))
             return
     finally:
         place.give_back()
@@ -143,7 +142,7 @@ def _recall(work: OpenWork, planned: AttemptStart | None) -> Begun:
 class Places:
     """The places that are reserved now, by chat; at most one for each.
 
-    `on_taken(chat, begun)`: the chat is the worker's. `on_freed()`: a place is free again. `on_doubt(place)`: whoever
+    `on_filled(chat, begun)`: the chat is the worker's. `on_freed()`: a place is free again. `on_doubt(place)`: whoever
     is told has to find out, and to give it back.
     """
 
@@ -153,17 +152,17 @@ class Places:
         *,
         plan: Callable[[OpenWork], AttemptStart | None],
         per_user: int,
-        on_taken: Callable[[str, Begun], None],
+        on_filled: Callable[[str, Begun], None],
         on_freed: Callable[[], None],
-        on_doubt: Callable[[Place], None],
+        on_doubt: Callable[[KeptPlace], None],
     ) -> None:
         self.worker_id = worker_id
         self.plan = plan
-        self.on_taken = on_taken
+        self.on_filled = on_filled
         self.on_freed = on_freed
         self.on_doubt = on_doubt
         self._per_user = per_user
-        self._by_chat: dict[str, Place] = {}
+        self._by_chat: dict[str, KeptPlace] = {}
         self._of_user: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -172,18 +171,18 @@ class Places:
     def __contains__(self, chat_id: str) -> bool:
         return chat_id in self._by_chat
 
-    def reserve(self, chat_id: str, owner_id: str) -> Place:
+    def reserve(self, chat_id: str, owner_id: str) -> KeptPlace:
         """The user's other places count against the limit: their transactions do not see each other."""
         assert chat_id not in self._by_chat
-        place = Place(self, chat_id, owner_id, per_user=self._per_user - self._of_user[owner_id])
+        place = KeptPlace(self, chat_id, owner_id, per_user=self._per_user - self._of_user[owner_id])
         self._by_chat[chat_id] = place
         self._of_user[owner_id] += 1
         return place
 
-    def has(self, place: Place) -> bool:
+    def has(self, place: KeptPlace) -> bool:
         return self._by_chat.get(place.chat_id) is place
 
-    def remove(self, place: Place) -> bool:
+    def remove(self, place: KeptPlace) -> bool:
         """Whether it was still there."""
         if not self.has(place):
             return False

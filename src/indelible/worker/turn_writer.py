@@ -42,8 +42,8 @@ from indelible.models.retry import RetryEvent
 from indelible.store import payloads
 from indelible.store.journal.append import RunKey, RunSettled, RunStarted
 from indelible.store.journal.writer import JournalWriter
-from indelible.store.outcome import Begun, Outcome
-from indelible.store.queries.open_turn import OpenWork
+from indelible.store.outcome import Outcome
+from indelible.store.queries.open_turn import Begun, OpenWork
 from indelible.tools.tool import ToolCallRecord
 from indelible.worker.attachments import Attachments
 from indelible.worker.dependencies import RunLog, WorkerDependencies

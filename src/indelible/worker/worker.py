@@ -12,7 +12,7 @@ it, a hint causes a poll instead, and so does the end of a turn, if it makes roo
 hint both try, and the lock decides (R2).
 
 Whoever accepts a message in this process may reserve a place for its turn (`reserve`, places.py). The chat is then
-acquired in the transaction of the message, without a hint, and `_take` starts its runner.
+acquired in the transaction of the message, without a hint, and `_fill` starts its runner.
 
 A turn that has lost a worker before may kill this one too. So the worker takes such turns over one at a time
 (`_trial`): it takes the next one when the current one has proved harmless, by a new part or, if its tool was running,
@@ -44,14 +44,13 @@ from indelible.logs import get_logger, log_context
 from indelible.machine.commands import ActionExpired, Fail, Release
 from indelible.machine.states import Status
 from indelible.notify import Notifier, Subscription
-from indelible.store.outcome import Begun
 from indelible.store.payloads import AttemptStart, Failure
-from indelible.store.queries.open_turn import Held, OpenWork
+from indelible.store.queries.open_turn import Begun, Held, OpenWork
 from indelible.tools.toolset import name_of
 from indelible.worker.chat_runner import BROKEN, ChatRunner
 from indelible.worker.dependencies import WorkerDependencies
 from indelible.worker.outages import Pulse
-from indelible.worker.places import KnownModels, Place, Places, plan_start, settle
+from indelible.worker.places import KeptPlace, KnownModels, Places, plan_start, settle
 from indelible.worker.summaries import Titles
 from indelible.worker.upkeep import ListUpkeep
 
@@ -64,7 +63,7 @@ _HINTED_AT_ONCE: Final = 100
 """More hinted chats than this cause a poll, which is then cheaper."""
 
 _SHORTEST_PAUSE_S: Final = 0.005
-_LOOKS_IN_A_ROW: Final = 8
+_SEARCHES_IN_A_ROW: Final = 8
 """The worker looks for work this often without a pause, after a quiet time. Then it pauses after each look, so that the
 hints of a busy time are read together."""
 
@@ -75,17 +74,17 @@ _EXPIRED_AT_A_TIME: Final = 100
 _LONGEST_TRIAL_S: Final = 30.0
 
 
-class LookPace:
+class SearchPace:
     """When the worker may look for work again: at once, unless it has looked too often in the last moments."""
 
     def __init__(self) -> None:
-        self._left: float = _LOOKS_IN_A_ROW
+        self._left: float = _SEARCHES_IN_A_ROW
         self._counted_s = 0.0
 
     def count(self, now_s: float) -> float:
         """Count a look; returns the pause before the next one."""
         rested = (now_s - self._counted_s) / _SHORTEST_PAUSE_S
-        self._left = min(self._left + rested, _LOOKS_IN_A_ROW) - 1
+        self._left = min(self._left + rested, _SEARCHES_IN_A_ROW) - 1
         self._counted_s = now_s
         return max(0.0, 1 - self._left) * _SHORTEST_PAUSE_S
 
@@ -131,7 +130,7 @@ class Worker:
             self.id,
             plan=self._plan_start,
             per_user=deps.settings.user_max_chats,
-            on_taken=self._take,
+            on_filled=self._fill,
             on_freed=self._note_end,
             on_doubt=self._find_out,
         )
@@ -174,7 +173,7 @@ class Worker:
 
     # --- turns that begin in this process ---
 
-    def reserve(self, chat_id: str, owner_id: str) -> Place | None:
+    def reserve(self, chat_id: str, owner_id: str) -> KeptPlace | None:
         """Keep a place for a turn that a command may begin now.
 
         None if another chat may be waiting for it, or this one comes back while its last runner is still ending: the
@@ -197,7 +196,7 @@ class Worker:
             _log.exception("the first attempt of %s cannot be planned", work.chat_id)
             return None
 
-    def _take(self, chat_id: str, begun: Begun) -> None:
+    def _fill(self, chat_id: str, begun: Begun) -> None:
         """The chat is ours since its message was committed. A worker that is leaving releases it."""
         if self._group is None:
             return  # too late: the lease ends with this worker
@@ -209,7 +208,7 @@ class Worker:
         elif (chat_id, begun.epoch) not in self._runners:
             self._start(self._group, chat_id, begun.epoch, begun)
 
-    def _find_out(self, place: Place) -> None:
+    def _find_out(self, place: KeptPlace) -> None:
         """Nobody knows whether the transaction with this place was committed."""
         if self._group is None:
             place.give_back()
@@ -230,7 +229,7 @@ class Worker:
         """Act on hints, and poll when that is due, until the worker is stopped and has drained."""
         settings, clock = self._deps.settings, self._deps.clock
         polled_s = beaten_s = clock.monotonic()
-        pace = LookPace()
+        pace = SearchPace()
         while not self._stopping or self._is_draining():
             self._woken.clear()
             now_s = clock.monotonic()

@@ -35,9 +35,9 @@ from indelible.machine.effects import Effect
 from indelible.machine.states import OpenTurn, QueuedRow, Status
 from indelible.store.commands.change import ChatChange
 from indelible.store.database.transaction import Row
-from indelible.store.outcome import Begun, Outcome
+from indelible.store.outcome import Outcome
 from indelible.store.payloads import AttemptStart
-from indelible.store.queries.open_turn import OpenWork, load_begun_turn, load_begun_work
+from indelible.store.queries.open_turn import Begun, OpenWork, load_begun_turn, load_begun_work
 
 _MOST_EVENTS: Final = 1000
 """A chat with more events is not looked at: it has too many messages, or nearly."""
@@ -61,14 +61,14 @@ class Place(Protocol):
         It is called within the transaction, on SQLite in the writer's thread, and may be called again.
         """
 
-    def take(self, begun: Begun) -> None:
+    def fill(self, begun: Begun) -> None:
         """The transaction is committed, and the chat is the worker's."""
 
     def give_back(self) -> None:
-        """The worker got nothing. After `take` it does nothing."""
+        """The worker got nothing. After `fill` it does nothing."""
 
     def doubt(self) -> None:
-        """Nobody knows whether the transaction was committed. After `take` it does nothing."""
+        """Nobody knows whether the transaction was committed. After `fill` it does nothing."""
 
 
 Reserve = Callable[[], Place | None]

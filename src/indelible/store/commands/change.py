@@ -23,8 +23,9 @@ from indelible.content import Block, Message, Text, ToolCall, encode
 from indelible.machine import effects
 from indelible.machine.states import Snapshot, Status, TurnKind
 from indelible.store.database.transaction import Row, Transaction, insert, update
-from indelible.store.outcome import AttemptName, Outcome
+from indelible.store.outcome import Outcome
 from indelible.store.payloads import Payload
+from indelible.store.queries.open_turn import AttemptName
 from indelible.store.usage import Totals
 
 

@@ -130,8 +130,8 @@ class Executor(msgspec.Struct, frozen=True, kw_only=True):
             return outcome
         joined = await self.execute(transaction, chat_id, commands.SendSteer(), message, user_id=user_id, place=place)
         messages = [*outcome.messages, *joined.messages]
-        told: dict[str, Any] = {"wakes_workers": joined.wakes_workers, "begun": joined.begun}
-        return replace(outcome, seq=joined.seq, status=joined.status, messages=messages, **told)
+        begun: dict[str, Any] = {"wakes_workers": joined.wakes_workers, "begun": joined.begun}
+        return replace(outcome, seq=joined.seq, status=joined.status, messages=messages, **begun)
 
     async def fork(self, transaction: Transaction, chat_id: str, fork: ForkPoint, **of: Any) -> Outcome:
         outcome = await fork_chat(transaction, chat_id, **fork._asdict(), **of)

@@ -31,8 +31,8 @@ from indelible.store import payloads
 from indelible.store.commands.change import ChatChange, Handlers
 from indelible.store.commands.history import load_model, put
 from indelible.store.database.transaction import Transaction, insert, to_time, update
-from indelible.store.outcome import AttemptName
 from indelible.store.queries.history import find_partial_reply
+from indelible.store.queries.open_turn import AttemptName
 from indelible.store.usage import Totals, Used, add_to_chat, add_usage
 
 _ENDS_WITH_RESET: Final = "reset"

@@ -18,7 +18,6 @@ from indelible.content import Message, Part, ToolSpec, Usage
 from indelible.errors import ChatNotFound
 from indelible.machine.states import Status, TurnKind
 from indelible.store.database.transaction import Dialect, Row, Transaction
-from indelible.store.outcome import AttemptName
 from indelible.store.queries.chat_view import load_path_rows, load_rows, to_message
 from indelible.store.queries.liveness import BUSY_STATUSES, bind_ago, spell_ago
 
@@ -68,6 +67,17 @@ def _spell_expired(dialect: Dialect) -> str:
         """
 
 
+class AttemptName(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt, numbered by the store."""
+
+    chat_id: str
+    id: str
+    turn_id: str
+    step: int
+    number: int
+    epoch: int
+
+
 class OpenWork(msgspec.Struct, frozen=True, kw_only=True):
     """The open turn of a chat.
 
@@ -98,6 +108,21 @@ class OpenWork(msgspec.Struct, frozen=True, kw_only=True):
     attempt: AttemptName | None = None
     parts: list[Part] = []
     n: int = 0
+
+
+class Begun(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker got in the transaction of a user's command (commands/begin.py): the chat, under this epoch.
+
+    `work` is what it holds, as of before its first attempt; None: the worker has to read it. `attempt` was opened, for
+    the model and the provider that the worker named.
+    """
+
+    epoch: int
+    turn_id: str
+    work: OpenWork | None = None
+    attempt: AttemptName | None = None
+    model: str | None = None
+    provider: str | None = None
 
 
 class Held(NamedTuple):
