@@ -50,7 +50,7 @@ async def test_a_stop_of_a_held_chat_and_its_answer_cost_one_transaction_and_six
     assert (stopped.effective, now.status, now.turn_id) == (True, "interrupting", chat.turn_id)
     assert count.transactions == 1
     assert len(count.statements) <= 6, count.statements
-    read = [statement for statement in count.statements if "FROM journal" in statement or "FROM messages" in statement]
+    read = [statement for statement in count.statements if "parts" in statement or "blocks" in statement]
     assert read == [], "a stop reads neither the running reply nor the conversation"
 
 
@@ -67,19 +67,19 @@ async def test_a_stop_of_a_chat_whose_holder_is_dead_ends_its_turn_in_fourteen_s
     assert len(count.statements) <= 14, count.statements  # one of them adds to the usage of the day
 
 
-async def test_a_stop_that_finds_nothing_to_stop_costs_two_statements(chat: Driver, engine: AsyncEngine) -> None:
+async def test_a_stop_that_finds_nothing_to_stop_costs_two_statements_at_most(chat: Driver, engine: AsyncEngine) -> None:
     await chat.work("live")
     await chat.end(c.FinishTurn)
     with counting(engine) as count:
         assert not (await chat.store.execute(chat.id, c.Interrupt())).effective
-    assert len(count.statements) == 2, count.statements
+    assert len(count.statements) <= 2, count.statements
 
 
 async def test_a_message_to_a_busy_chat_does_not_read_the_conversation(chat: Driver, engine: AsyncEngine) -> None:
     await chat.work("live")
     with counting(engine) as count:
         await chat.store.execute(chat.id, c.Send(), UserInput(blocks=[]))
-    assert not [statement for statement in count.statements if "FROM messages" in statement]
+    assert not [statement for statement in count.statements if statement.startswith("SELECT") and "blocks" in statement]
 
 
 async def test_s76_an_update_that_also_archives_is_one_transaction(chat: Driver, engine: AsyncEngine) -> None:

@@ -25,13 +25,14 @@ from indelible.machine.states import Snapshot, Status
 from indelible.store.database.transaction import Row, Transaction, insert, update
 from indelible.store.outcome import AttemptName, Outcome
 from indelible.store.payloads import Payload
+from indelible.store.queries.history import HeadKind, find_partial_reply
 from indelible.store.usage import Totals
 
 
 class ChatChange:
     """One chat with the effects of one command that were applied so far.
 
-    `open_calls` are the unanswered calls at the end of the path, `put_id` is the last user message added and
+    `head_kind` says what the head is, if that is known. `open_calls` are the unanswered calls at the end of the path, `put_id` is the last user message added and
     `put_model` the model that answers it, `live_id` the open attempt. `model` is the chat's, and `has_title` says
     whether it has a title. `totals` are what its messages used and cost so far. `changes` are further columns of the
     chat's row; `has_new_content`: people see something new, which moves
@@ -48,11 +49,12 @@ class ChatChange:
         open_calls: list[ToolCall],
         now: datetime,
     ) -> None:
-        """`chat` is the chat's row, or the relevant columns of it (store/commands/facts.py)."""
+        """`chat` is the row that facts.py loads, or what a new chat has of it."""
         self.transaction = transaction
         self.chat_id = snapshot.chat_id
         self.snapshot = snapshot
         self.payload = payload
+        self.chat = chat
         self.owner_id: str = chat["owner_id"]
         self.model: str | None = chat["model"]
         self.has_title = bool(chat["has_title"])
@@ -62,6 +64,7 @@ class ChatChange:
         self.changes: dict[str, Any] = {}
         self.seq: int = chat["seq"]
         self.head_id = snapshot.head_id
+        self.head_kind: HeadKind | None = chat["head_kind"]
         self.status = snapshot.status
         self.epoch = snapshot.epoch
         self.turn_id = snapshot.turn.id if snapshot.turn is not None else None
@@ -87,6 +90,12 @@ class ChatChange:
         self._events.append(
             {"chat_id": self.chat_id, "seq": self.seq, "kind": kind, "ref": ref, "payload": payload, "at": self.now}
         )
+
+    async def find_partial_reply(self) -> str | None:
+        """The partial reply that the path ends with; None if it ends with anything else."""
+        if self.head_kind in {"said", "partial"}:
+            return self.head_id if self.head_kind == "partial" else None
+        return await find_partial_reply(self.transaction, self.chat_id, self.head_id)
 
     def add_totals(self, added: Totals) -> None:
         """Add what a message used and cost."""

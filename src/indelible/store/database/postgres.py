@@ -103,6 +103,9 @@ class PostgresTransaction:
         await self._connection.executemany(sql, [_bind(row) for row in rows])
         return None
 
+    async def lock(self, sql: str, *values: Any) -> bool:
+        return await self.one(sql, *values) is not None
+
     async def now(self) -> datetime:
         row = await self.one("SELECT clock_timestamp() AS now")
         now: datetime = row["now"]

@@ -62,6 +62,12 @@ class Transaction(Protocol):
         Returns the total number of rows changed, if the database counts them; PostgreSQL does not.
         """
 
+    async def lock(self, sql: str, *values: Any) -> bool:
+        """Lock the row that this statement selects; False if there is none that it can lock.
+
+        SQLite says True without asking: a transaction that writes has locked the whole file.
+        """
+
     async def now(self) -> datetime:
         """The database's clock, which all workers share. SQLite's is this machine's."""
 

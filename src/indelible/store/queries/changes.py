@@ -136,8 +136,9 @@ async def load_resumption(transaction: Transaction, chat_id: str, position: Posi
     rows = await transaction.all(_POSITIONS, [chat_id])
     if not rows:
         return None
-    is_reached = position is not None and await _has_reached(transaction, chat_id, position)
-    return Resumption(owner_id=rows[0]["owner_id"], position=_to_position(rows[0]), is_reached=is_reached)
+    current = _to_position(rows[0])
+    is_reached = position == current or (position is not None and await _has_reached(transaction, chat_id, position))
+    return Resumption(owner_id=rows[0]["owner_id"], position=current, is_reached=is_reached)
 
 
 def _to_position(row: Row) -> Position:

@@ -21,13 +21,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
 from indelible.api.events import ShownMessage, ShownQueued
 from indelible.api.shapes import AttemptView
-from indelible.content import Usage
+from indelible.content import Message, Usage
 from indelible.errors import ChatNotFound, NotFound
 from indelible.store.database.transaction import Dialect, Row, Transaction, to_time
 
@@ -264,6 +264,23 @@ async def load_ancestors(
 def is_conversation(row: Row) -> bool:
     """Whether people and the model both see this message: it is no notice, no summary and no instruction."""
     return bool(row["role"] != "notice" and row["visibility"] == "both")
+
+
+HeadKind = Literal["partial", "said", "people", "model"]
+HEAD_KIND: Final = """
+CASE WHEN visibility <> 'both' THEN visibility WHEN role = 'notice' THEN 'people'
+    WHEN role = 'assistant' AND partial THEN 'partial' ELSE 'said' END
+"""
+"""What a head is, in SQL: a partial reply or another message of the conversation, or one that is not of it."""
+
+
+def find_head_kind(message: Message) -> HeadKind:
+    """The same of a message that becomes the head."""
+    if message.visibility != "both":
+        return message.visibility
+    if message.role == "notice":
+        return "people"
+    return "partial" if message.role == "assistant" and message.partial else "said"
 
 
 async def find_partial_reply(transaction: Transaction, chat_id: str, head_id: str | None) -> str | None:
