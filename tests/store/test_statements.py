@@ -67,7 +67,9 @@ async def test_a_stop_of_a_chat_whose_holder_is_dead_ends_its_turn_in_fourteen_s
     assert len(count.statements) <= 14, count.statements  # one of them adds to the usage of the day
 
 
-async def test_a_stop_that_finds_nothing_to_stop_costs_two_statements_at_most(chat: Driver, engine: AsyncEngine) -> None:
+async def test_a_stop_that_finds_nothing_to_stop_costs_two_statements_at_most(
+    chat: Driver, engine: AsyncEngine
+) -> None:
     await chat.work("live")
     await chat.end(c.FinishTurn)
     with counting(engine) as count:

@@ -19,12 +19,13 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from indelible.api.events import EventKind
-from indelible.content import Block, Message, Text, ToolCall, encode
+from indelible.content import Block, Message, Part, Text, ToolCall, encode
 from indelible.machine import effects
 from indelible.machine.states import Snapshot, Status
-from indelible.store.database.transaction import Row, Transaction, insert, update
+from indelible.store.database.transaction import Row, Transaction, clean_label, insert, update
 from indelible.store.outcome import AttemptName, Outcome
 from indelible.store.payloads import Payload
+from indelible.store.queries.changes import Additions, LoadedRow
 from indelible.store.queries.history import HeadKind, find_partial_reply
 from indelible.store.usage import Totals
 
@@ -32,10 +33,10 @@ from indelible.store.usage import Totals
 class ChatChange:
     """One chat with the effects of one command that were applied so far.
 
-    `head_kind` says what the head is, if that is known. `open_calls` are the unanswered calls at the end of the path, `put_id` is the last user message added and
-    `put_model` the model that answers it, `live_id` the open attempt. `model` is the chat's, and `has_title` says
-    whether it has a title. `totals` are what its messages used and cost so far. `changes` are further columns of the
-    chat's row; `has_new_content`: people see something new, which moves
+    `head_kind` says what the head is, if that is known. `open_calls` are the unanswered calls at the end of the path,
+    `put_id` is the last user message added and `put_model` the model that answers it, `live_id` the open attempt.
+    `model` is the chat's, and `has_title` says whether it has a title. `totals` are what its messages used and cost so
+    far. `changes` are further columns of the chat's row; `has_new_content`: people see something new, which moves
     `updated_at`.
     """
 
@@ -82,14 +83,33 @@ class ChatChange:
         self.queued_id: str | None = None
         self.attempt: AttemptName | None = None
         self._events: list[dict[str, Any]] = []
+        self._entries: list[dict[str, Any] | LoadedRow] = []
+        self._shown: list[dict[str, Any]] = []
+        self._is_known = True  # whether the entries are all that a reader would read
 
     def emit(self, kind: EventKind, ref: str | None = None, /, **detail: Any) -> None:
         """Append an event. It gets the chat's next number."""
         self.seq += 1
         payload = encode(detail) if detail else None
-        self._events.append(
-            {"chat_id": self.chat_id, "seq": self.seq, "kind": kind, "ref": ref, "payload": payload, "at": self.now}
-        )
+        event = {"chat_id": self.chat_id, "seq": self.seq, "kind": kind, "ref": ref, "payload": payload, "at": self.now}
+        self._events.append(event)
+        self._entries.append(event)
+        self._is_known = self._is_known and kind not in _READ_FROM_ROWS
+
+    async def add_row(self, attempt_id: str, n: int, parts: Sequence[Part]) -> None:
+        """Write row `n` of the journal of an attempt."""
+        encoded = encode(parts)
+        row = {"chat_id": self.chat_id, "attempt_id": attempt_id, "n": n, "parts": encoded, "at": self.now}
+        await insert(self.transaction, "journal", row)
+        self._entries.append(LoadedRow(attempt_id, n, encoded))
+
+    async def add_message(self, row: dict[str, Any], kind: HeadKind) -> None:
+        """Write a message under the head, and make it the head."""
+        await insert(self.transaction, "messages", row)
+        if kind != "model":
+            self._is_known = self._is_known and self.head_kind != "model"  # people see it under another message
+            self._shown.append({**_NOT_SAID, **row, "model": row["model"] and clean_label(row["model"])})
+        self.head_id, self.head_kind = row["id"], kind
 
     async def find_partial_reply(self) -> str | None:
         """The partial reply that the path ends with; None if it ends with anything else."""
@@ -122,8 +142,14 @@ class ChatChange:
             in_tool=self.snapshot.attempt is not None and self.snapshot.attempt.in_tool,
             wakes_readers=self.dropped or bool(self._events),
             wakes_workers=self._wakes_workers(),
+            additions=self._collect_additions(),
             at=self.now,
         )
+
+    def _collect_additions(self) -> Additions | None:
+        """None if a reader has to ask for something else, or for nothing."""
+        is_told = self._is_known and not self.dropped and bool(self._events)
+        return Additions(self._entries, self._shown) if is_told else None
 
     def _wakes_workers(self) -> bool:
         """Whether a worker has to act now; see `Outcome`."""
@@ -153,6 +179,9 @@ class ChatChange:
             await insert(self.transaction, "events", *self._events)
 
 
+_READ_FROM_ROWS: Final = {"head", "queue"}
+"""Events that show more than they hold."""
+_NOT_SAID: Final = {"usage": None, "cost_nanousd": None, "timings": None}
 Handlers = Mapping[type[effects.Effect], Callable[[ChatChange, Any], Awaitable[None]]]
 """The handler of each kind of effect; each module of this package has those for its part of a chat."""
 NOTICES: Final[dict[effects.NoticeKind, str]] = {

@@ -31,7 +31,7 @@ from indelible.ids import is_id, new_id
 from indelible.machine import effects
 from indelible.store import payloads
 from indelible.store.commands.change import ANSWERS, CONTINUE, ERRORS, NOTICES, ChatChange, Handlers, name_notice
-from indelible.store.database.transaction import Row, Transaction, insert, update
+from indelible.store.database.transaction import Row, Transaction, update
 from indelible.store.queries.history import find_head_kind, load_ancestors
 from indelible.store.queries.tree import find_file_ids, is_file_named
 from indelible.store.usage import Totals
@@ -72,11 +72,9 @@ async def put(
         "attempt_id": attempt_id,
         "created_at": change.now,
     }
-    await insert(change.transaction, "messages", row | (columns or {}))
+    await change.add_message(row | (columns or {}), find_head_kind(message))
     if totals is not None:
         change.add_totals(totals)
-    change.head_id = id_
-    change.head_kind = find_head_kind(message)
     change.has_new_content = change.has_new_content or message.visibility != "model"
     change.emit("message", id_, **detail)
     if message.visibility != "model" and message.role in _INDEXED:

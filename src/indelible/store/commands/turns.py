@@ -13,7 +13,6 @@ retried, and readers receive `reset`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
@@ -94,7 +93,7 @@ async def leave_attempt(change: ChatChange, _effect: effects.LeaveAttempt) -> No
         await transaction.lock(_LOCK_ATTEMPT, chat_id, attempt_id)
         last = "SELECT coalesce(max(n), 0) AS n FROM journal WHERE chat_id = $1 AND attempt_id = $2"
         n = (await transaction.one(last, chat_id, attempt_id))["n"] + 1
-        await _add_row(change, attempt_id, n, pending)
+        await change.add_row(attempt_id, n, pending)
 
 
 async def begin_attempt(change: ChatChange, _effect: effects.BeginAttempt) -> None:
@@ -209,7 +208,7 @@ async def end_attempt(change: ChatChange, attempt_id: str, effect: CloseAttempt)
     if pending:
         last_n += 1
         first_at = first_at or now
-        await _add_row(change, attempt_id, last_n, pending)
+        await change.add_row(attempt_id, last_n, pending)
         for part in pending:
             assembler.add(part)
         last_at = now
@@ -284,11 +283,6 @@ def _fill_in(column: Literal["usage", "cost_nanousd", "timings"]) -> str:
 
 def _get_pending(change: ChatChange) -> list[Part]:
     return change.payload.pending if isinstance(change.payload, payloads.WithPending) else []
-
-
-async def _add_row(change: ChatChange, attempt_id: str, n: int, pending: Sequence[Part]) -> None:
-    row = {"chat_id": change.chat_id, "attempt_id": attempt_id, "n": n, "parts": encode(pending), "at": change.now}
-    await insert(change.transaction, "journal", row)
 
 
 async def _read_journal(

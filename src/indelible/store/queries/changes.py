@@ -16,7 +16,7 @@ entries in an order that 6.2 allows, each once; exactly those positions are `is_
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -25,7 +25,7 @@ from indelible.errors import ChatNotFound
 from indelible.store.database.transaction import Row, Transaction
 from indelible.store.journal.pack import unpack_rows
 from indelible.store.queries.chat_view import Event, to_event
-from indelible.store.queries.history import find_visible, load_shown, load_shown_queue
+from indelible.store.queries.history import find_visible, load_shown, load_shown_queue, show_message
 
 MAX_EVENTS: Final = 50
 MAX_BYTES: Final = 1024 * 1024
@@ -89,6 +89,27 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     queue: list[ShownQueued]
     missing: int
     complete: bool
+
+
+class Additions(NamedTuple):
+    """What a command appended to the logs of a chat, as it wrote it, and the rows of the messages that people see.
+
+    A transaction knows what a reader would read after its commit, so that readers of its process need not ask.
+    """
+
+    entries: list[dict[str, Any] | LoadedRow]
+    messages: list[dict[str, Any]]
+
+    def to_changes(self) -> Changes:
+        """What `load_changes` gives to a reader who has seen everything before."""
+        return Changes(
+            entries=[entry if isinstance(entry, LoadedRow) else to_event(entry) for entry in self.entries],
+            messages={row["id"]: show_message(row, row["parent_id"]) for row in self.messages},
+            visible={},
+            queue=[],
+            missing=0,
+            complete=True,
+        )
 
 
 class Resumption(msgspec.Struct, frozen=True, kw_only=True):
