@@ -161,7 +161,7 @@ async def open_turn(change: ChatChange, kind: TurnKind, message_id: str | None, 
     change.turn_id = new_id("turn")
     request = change.payload.request if isinstance(change.payload, payloads.NewChat | payloads.UserInput) else None
     kept = None if request is None else encode([(change.seq, request)])
-    await change.transaction.run(_NEW_TURN, change.chat_id, change.turn_id, kind, message_id, model, change.now, kept)
+    await change.transaction.defer(_NEW_TURN, change.chat_id, change.turn_id, kind, message_id, model, change.now, kept)
 
 
 HANDLERS: Final[Handlers] = {

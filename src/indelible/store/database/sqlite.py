@@ -101,6 +101,9 @@ class SqliteTransaction:
         arranged = rows if statement.order is None else map(statement.arrange, rows)
         return self._connection.executemany(statement.sql, map(_bind, arranged)).rowcount
 
+    async def defer(self, sql: str, *values: Any) -> None:
+        self._execute(sql, values)
+
     async def lock(self, sql: str, *values: Any) -> bool:  # noqa: ARG002 - the whole file is locked
         return True
 
