@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from indelible import content
 from indelible.machine.commands import Acquire, Command, SwitchBranch
 from indelible.machine.states import Destination, OpenAttempt, OpenTurn, QueuedRow, Snapshot, Status, Target
 from indelible.machine.transitions import Fact, find_facts
-from indelible.store.database.transaction import Row, Transaction, to_time
+from indelible.store.database.transaction import Dialect, Row, Transaction, to_time
 from indelible.store.queries.history import HEAD_KIND, is_conversation, load_ancestors
 from indelible.store.queries.tree import find_destination
 
@@ -42,25 +43,6 @@ _LOCK_CHAT: Final = "SELECT id FROM chats WHERE id = $1 FOR NO KEY UPDATE"
 _TRY_CHAT: Final = f"{_LOCK_CHAT} SKIP LOCKED"
 _LIMIT_WAITING: Final = f"SET LOCAL lock_timeout = {_ACQUIRE_LOCK_TIMEOUT_MS}"
 _QUEUE: Final = "SELECT id, if_busy FROM queue WHERE chat_id = $1 ORDER BY position"
-# The head is looked up by its key: a join without statistics would read all messages of the chat.
-_FACTS: Final = f"""
-SELECT chats.owner_id, chats.status, chats.archived, chats.head_id, chats.epoch, chats.holder, chats.seq,
-    chats.deadline_at, chats.model, chats.usage, chats.cost_nanousd, chats.title IS NOT NULL AS has_title,
-    chats.title IS NOT NULL AND NOT chats.title_is_provisional AS titled,
-    clock_timestamp() AS now, workers.heartbeat_at,
-    turns.id AS turn_id, turns.kind, turns.message_id, turns.takeovers, turns.stalled_takeovers,
-    turns.journal_rows_at_takeover,
-    attempts.id AS attempt_id, attempts.epoch AS attempt_epoch, attempts.step AS attempt_step,
-    attempts.number AS attempt_number, attempts.provider AS attempt_provider, attempts.model AS attempt_model,
-    attempts.started_at AS attempt_started_at,
-    (SELECT {HEAD_KIND} FROM messages WHERE chat_id = $1 AND id = chats.head_id) AS head_kind,
-    EXISTS (SELECT id FROM queue WHERE chat_id = $1) AS has_queue
-FROM chats
-LEFT JOIN workers ON workers.id = chats.holder
-LEFT JOIN turns ON turns.chat_id = $1 AND turns.ended_at IS NULL
-LEFT JOIN attempts ON attempts.chat_id = $1 AND attempts.turn_id = turns.id AND attempts.ended_at IS NULL
-WHERE chats.id = $1
-"""
 _ENDED_ROWS: Final = "SELECT coalesce(sum(last_n), 0) AS count FROM attempts WHERE chat_id = $1 AND turn_id = $2"
 _LAST_TURN_KIND: Final = """
 SELECT kind FROM turns WHERE chat_id = $1 AND ended_at IS NOT NULL ORDER BY number DESC LIMIT 1
@@ -73,8 +55,35 @@ _JOURNAL: Final = "SELECT parts FROM journal WHERE chat_id = $1 AND attempt_id =
 _BLOCKS: Final = "SELECT id, blocks FROM messages WHERE chat_id = $1 AND id = ANY($2)"
 
 
+@cache
+def _spell_facts(dialect: Dialect) -> str:
+    """The head is looked up by its key: a join without statistics would read all messages of the chat.
+
+    SQLite has no clock of its own, and calling one from its statement costs more than a row.
+    """
+    now = "" if dialect == "sqlite" else "clock_timestamp() AS now,"
+    return f"""
+        SELECT chats.owner_id, chats.status, chats.archived, chats.head_id, chats.epoch, chats.holder, chats.seq,
+            chats.deadline_at, chats.model, chats.usage, chats.cost_nanousd, chats.title IS NOT NULL AS has_title,
+            chats.title IS NOT NULL AND NOT chats.title_is_provisional AS titled,
+            {now} workers.heartbeat_at,
+            turns.id AS turn_id, turns.kind, turns.message_id, turns.takeovers, turns.stalled_takeovers,
+            turns.journal_rows_at_takeover,
+            attempts.id AS attempt_id, attempts.epoch AS attempt_epoch, attempts.step AS attempt_step,
+            attempts.number AS attempt_number, attempts.provider AS attempt_provider, attempts.model AS attempt_model,
+            attempts.started_at AS attempt_started_at,
+            (SELECT {HEAD_KIND} FROM messages WHERE chat_id = $1 AND id = chats.head_id) AS head_kind,
+            EXISTS (SELECT id FROM queue WHERE chat_id = $1) AS has_queue
+        FROM chats
+        LEFT JOIN workers ON workers.id = chats.holder
+        LEFT JOIN turns ON turns.chat_id = $1 AND turns.ended_at IS NULL
+        LEFT JOIN attempts ON attempts.chat_id = $1 AND attempts.turn_id = turns.id AND attempts.ended_at IS NULL
+        WHERE chats.id = $1
+        """
+
+
 class Loaded(NamedTuple):
-    """A snapshot, the row of `_FACTS`, the open calls at its end if requested, and the database's time.
+    """A snapshot, the row of facts, the open calls at its end if requested, and the database's time.
 
     `vacant_s` is the time since the holder's last heartbeat, if the command requested it.
     """
@@ -107,14 +116,16 @@ async def load_snapshot(
     """
     is_acquiring = isinstance(command, Acquire)
     is_there = await transaction.lock(_TRY_CHAT if is_acquiring else _LOCK_CHAT, chat_id)
-    chat = await transaction.one(_FACTS, chat_id) if is_there else None
+    dialect = transaction.dialect
+    chat = await transaction.one(_spell_facts(dialect), chat_id) if is_there else None
     if chat is None:
         return None
     status = Status(chat["status"])
     head_id, deadline_at = chat["head_id"], to_time(chat["deadline_at"])
     facts = find_facts(command.name, status)
-    now, beaten_at = to_time(chat["now"]), to_time(chat["heartbeat_at"])
-    if is_acquiring and chat["attempt_id"] is not None and transaction.dialect == "postgresql":
+    now = await transaction.now() if dialect == "sqlite" else to_time(chat["now"])
+    beaten_at = to_time(chat["heartbeat_at"])
+    if is_acquiring and chat["attempt_id"] is not None and dialect == "postgresql":
         await transaction.run(_LIMIT_WAITING)
     end = await load_end(transaction, chat_id, head_id) if facts & _AT_THE_END else _NO_END
     vacant_s = None if beaten_at is None else (now - beaten_at).total_seconds()

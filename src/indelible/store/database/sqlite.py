@@ -331,7 +331,6 @@ def connect(path: str) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
         connection.create_function(LOWER, 1, _lower, deterministic=True)
-        connection.create_function("clock_timestamp", 0, _read_clock)  # as on PostgreSQL
         connection.row_factory = sqlite3.Row
     except BaseException:
         connection.close()
@@ -368,10 +367,6 @@ def _switch_log_on(connection: sqlite3.Connection) -> None:
     raise DatabaseUnusable(
         "The database's file system does not support shared memory, which SQLite's write-ahead log needs."
     )
-
-
-def _read_clock() -> str:
-    return format_time(datetime.now(UTC))
 
 
 def _lower(text: str | None) -> str | None:

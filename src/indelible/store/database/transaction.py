@@ -116,8 +116,12 @@ class Database(Protocol):
 # --- values --------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=64)
 def format_time(moment: datetime) -> str:
-    """A time as SQLite stores it: readable text of fixed width, so that it sorts by time."""
+    """A time as SQLite stores it: readable text of fixed width, so that it sorts by time.
+
+    One command writes the same time many times.
+    """
     return f"{to_utc(moment).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
