@@ -365,7 +365,7 @@ def _publish(notifier: Notifier, feed: Feed | None, outcome: Outcome, deleted: a
 def publish_outcome(notifier: Notifier, feed: Feed | None, outcome: Outcome) -> None:
     """Show a committed command to the readers of this process, and wake everybody else who has to act on it."""
     if feed is not None:
-        feed.tell(outcome)
+        feed.publish_outcome(outcome)
     if outcome.wakes_workers:
         notifier.notify([outcome.chat_id])
     elif outcome.wakes_readers:

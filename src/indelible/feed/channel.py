@@ -1,8 +1,8 @@
 """One chat with readers in this process: a channel passes new events on to all its readers.
 
 A channel has a position, which advances in two ways. If this process commits what comes next, a row or the events of a
-command, the channel passes it on immediately (`Feed.publish`, `Feed.tell`), without a query. The channel loads
-everything else from the store, once for all readers: after a hint that names this chat alone it loads at once
+command, the channel passes it on immediately (`Feed.publish`, `Feed.publish_outcome`), without a query. The channel
+loads everything else from the store, once for all readers: after a hint that names this chat alone it loads at once
 (`refresh`), and after a poll of many chats it loads if the chat is ahead of it (`catch_up`). A superfluous call finds
 nothing new; the next poll makes up for a missing one.
 

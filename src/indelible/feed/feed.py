@@ -26,7 +26,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from indelible.api.events import ChatSnapshot, FeedEvent, Position
 from indelible.clock import Clock
@@ -38,6 +38,7 @@ from indelible.metrics import NO_METRICS, Metrics
 from indelible.notify import Changed, Notifier
 from indelible.store.journal.append import JournalRow
 from indelible.store.outcome import Outcome
+from indelible.store.queries.changes import Changes
 from indelible.store.store import Store
 
 POLL_INTERVAL_S: Final = 1.0
@@ -50,6 +51,16 @@ _POLLS_PER_VACANCY: Final = 4
 """How many polls pass between checks for live workers: a dead one is noticed only after the lease timeout anyway."""
 
 _log: Final = logging.getLogger(__name__)
+
+
+class _Unread(NamedTuple):
+    """How far a chat without readers has come, and what comes after the command that its reader follows, if known."""
+
+    seq: int
+    changes: Changes | None = None
+
+
+_NOTHING_UNREAD: Final = _Unread(0)
 
 
 class Feed:
@@ -79,7 +90,7 @@ class Feed:
         self._snapshot_messages = snapshot_messages
         self._channels: dict[str, Channel] = {}
         self._readers: set[Reader] = set()
-        self._unread: dict[str, int] = {}
+        self._unread: dict[str, _Unread] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._is_leaving = self._is_closed = False
         self._lists = ChatLists(store, notifier, clock=clock, spawn=self._spawn)
@@ -140,8 +151,12 @@ class Feed:
             assert position is not None
             channel.start(position)
             reader.start_at(position)
-            if self._unread.pop(chat_id, 0) > position.seq:  # something has happened since the command
-                channel.refresh()
+            unread = self._unread.pop(chat_id, _NOTHING_UNREAD)
+            if unread.seq > position.seq:  # something has happened since the command
+                if unread.changes is None:
+                    channel.refresh()
+                else:
+                    channel.receive(unread.changes)
             _pass_vacancy(channel, reader)
             yield reader
 
@@ -212,25 +227,31 @@ class Feed:
             else:
                 channel.receive(row)
 
-    def tell(self, outcome: Outcome) -> None:
+    def publish_outcome(self, outcome: Outcome) -> None:
         """Show what a command has just committed in this process, for the store's `on_committed`.
 
         It does not wait. Where it does not follow what the readers of the chat have, they read the store.
         """
-        channel = self._channels.get(outcome.chat_id)
         if not outcome.wakes_readers:
             return
-        if channel is None:
-            self._note_unread(outcome.chat_id, outcome.seq)
-        elif outcome.additions is None:
-            channel.refresh()
+        channel = self._channels.get(outcome.chat_id)
+        additions = outcome.additions
+        if additions is None or additions.last_seq < outcome.seq:
+            if channel is None:
+                self._note_unread(outcome.chat_id, _UNKNOWN)
+            else:
+                channel.refresh()
+        elif channel is None:
+            known = self._unread.get(outcome.chat_id, _NOTHING_UNREAD)
+            more = additions.to_changes(after=outcome.seq) if known.seq <= outcome.seq < additions.last_seq else None
+            self._note_unread(outcome.chat_id, max(known.seq, additions.last_seq), more)
         else:
-            channel.receive(outcome.additions.to_changes())
+            channel.receive(additions.to_changes())
 
-    def _note_unread(self, chat_id: str, seq: int) -> None:
-        """A chat without readers has come this far, as a reader that is about to follow it has to know."""
+    def _note_unread(self, chat_id: str, seq: int, changes: Changes | None = None) -> None:
+        """What a reader has to know who is about to follow a command of this chat, which has no readers."""
         self._unread.pop(chat_id, None)
-        self._unread[chat_id] = seq
+        self._unread[chat_id] = _Unread(seq, changes)
         if len(self._unread) > _REMEMBERED:
             del self._unread[next(iter(self._unread))]
 

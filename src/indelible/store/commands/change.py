@@ -108,12 +108,12 @@ class ChatChange:
         await insert(self.transaction, "messages", row)
         if kind != "model":
             self._is_known = self._is_known and self.head_kind != "model"  # people see it under another message
-            self._shown.append({**_NOT_SAID, **row, "model": row["model"] and clean_label(row["model"])})
+            self._shown.append({**_NO_COST, **row, "model": row["model"] and clean_label(row["model"])})
         self.head_id, self.head_kind = row["id"], kind
 
     async def find_partial_reply(self) -> str | None:
         """The partial reply that the path ends with; None if it ends with anything else."""
-        if self.head_kind in {"said", "partial"}:
+        if self.head_kind in {"whole", "partial"}:
             return self.head_id if self.head_kind == "partial" else None
         return await find_partial_reply(self.transaction, self.chat_id, self.head_id)
 
@@ -148,8 +148,8 @@ class ChatChange:
 
     def _collect_additions(self) -> Additions | None:
         """None if a reader has to ask for something else, or for nothing."""
-        is_told = self._is_known and not self.dropped and bool(self._events)
-        return Additions(self._entries, self._shown) if is_told else None
+        is_complete = self._is_known and not self.dropped and bool(self._events)
+        return Additions(self._entries, self._shown) if is_complete else None
 
     def _wakes_workers(self) -> bool:
         """Whether a worker has to act now; see `Outcome`."""
@@ -181,7 +181,7 @@ class ChatChange:
 
 _READ_FROM_ROWS: Final = {"head", "queue"}
 """Events that show more than they hold."""
-_NOT_SAID: Final = {"usage": None, "cost_nanousd": None, "timings": None}
+_NO_COST: Final = {"usage": None, "cost_nanousd": None, "timings": None}
 Handlers = Mapping[type[effects.Effect], Callable[[ChatChange, Any], Awaitable[None]]]
 """The handler of each kind of effect; each module of this package has those for its part of a chat."""
 NOTICES: Final[dict[effects.NoticeKind, str]] = {

@@ -100,10 +100,16 @@ class Additions(NamedTuple):
     entries: list[dict[str, Any] | LoadedRow]
     messages: list[dict[str, Any]]
 
-    def to_changes(self) -> Changes:
-        """What `load_changes` gives to a reader who has seen everything before."""
+    @property
+    def last_seq(self) -> int:
+        return max(int(entry["seq"]) for entry in self.entries if not isinstance(entry, LoadedRow))
+
+    def to_changes(self, *, after: int = 0) -> Changes:
+        """What `load_changes` gives to a reader who has seen everything before, or everything up to event `after`."""
+        seen = [not isinstance(entry, LoadedRow) and entry["seq"] == after for entry in self.entries]
+        new = self.entries[seen.index(True) + 1 :] if True in seen else self.entries
         return Changes(
-            entries=[entry if isinstance(entry, LoadedRow) else to_event(entry) for entry in self.entries],
+            entries=[entry if isinstance(entry, LoadedRow) else to_event(entry) for entry in new],
             messages={row["id"]: show_message(row, row["parent_id"]) for row in self.messages},
             visible={},
             queue=[],

@@ -269,10 +269,10 @@ def is_conversation(row: Row) -> bool:
     return bool(row["role"] != "notice" and row["visibility"] == "both")
 
 
-HeadKind = Literal["partial", "said", "people", "model"]
+HeadKind = Literal["partial", "whole", "people", "model"]
 HEAD_KIND: Final = """
 CASE WHEN visibility <> 'both' THEN visibility WHEN role = 'notice' THEN 'people'
-    WHEN role = 'assistant' AND partial THEN 'partial' ELSE 'said' END
+    WHEN role = 'assistant' AND partial THEN 'partial' ELSE 'whole' END
 """
 """What a head is, in SQL: a partial reply or another message of the conversation, or one that is not of it."""
 
@@ -283,7 +283,7 @@ def find_head_kind(message: Message) -> HeadKind:
         return message.visibility
     if message.role == "notice":
         return "people"
-    return "partial" if message.role == "assistant" and message.partial else "said"
+    return "partial" if message.role == "assistant" and message.partial else "whole"
 
 
 async def find_partial_reply(transaction: Transaction, chat_id: str, head_id: str | None) -> str | None:

@@ -6,6 +6,7 @@ That what is told is what would be read, to the byte, is checked in lives of cha
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from tests.feed.feed_harness import FeedHarness
 
 from indelible.api.events import FeedEvent, Position
@@ -87,7 +88,7 @@ async def test_a_command_that_is_told_twice_or_late_is_passed_on_once(harness: F
         second = await chat.do(c.UpdateChat(), payload=ChatPatch(title="Snow"))
         harness.store.calls.clear()
         for outcome in (first, second, first):
-            harness.feed.tell(outcome)
+            harness.feed.publish_outcome(outcome)
         await chat.do(c.UpdateChat(), payload=ChatPatch(title="Sun"))
         await seen.wait_for("chat", 3)
 
@@ -98,7 +99,7 @@ async def test_a_command_that_is_told_twice_or_late_is_passed_on_once(harness: F
 async def test_nothing_is_told_of_a_command_that_was_refused(harness: FeedHarness) -> None:
     chat = await harness.create_chat()
     told: list[Outcome] = []
-    harness.feed.tell = told.append  # type: ignore[method-assign]
+    harness.feed.publish_outcome = told.append  # type: ignore[method-assign]
     with pytest.raises(NotAllowed):
         await chat.do(c.Continue())
     assert told == []
@@ -113,6 +114,33 @@ async def test_a_reader_that_follows_its_command_asks_only_if_something_came_sin
     await chat.do(c.UpdateChat(), payload=ChatPatch(title="Rain"))
     async with harness.feed.follow(chat.id, after) as reader:
         assert (await anext(reader)).data == {"title": "Rain"}
+
+
+async def test_a_reader_gets_what_its_command_brought_beyond_its_own_answer(harness: FeedHarness) -> None:
+    """A transaction may do more than what it answers, and the reader begins where the answer ends."""
+    chat = await harness.create_chat()
+    after = await write_cursor(harness, chat.id)
+    harness.tells_commands = False
+    title = await chat.do(c.UpdateChat(), payload=ChatPatch(title="Rain"))
+    harness.feed._unread.clear()
+    harness.feed.publish_outcome(replace(title, seq=title.seq - 1))
+    harness.store.calls.clear()
+    async with harness.feed.follow(chat.id, after) as reader:
+        assert (await anext(reader)).data == {"title": "Rain"}
+    assert harness.store.calls == []
+
+
+async def test_a_command_that_is_told_in_part_is_read(harness: FeedHarness) -> None:
+    chat = await harness.create_chat()
+    async with harness.read(chat) as seen:
+        await seen.catch_up()
+        harness.tells_commands = False
+        first = await chat.do(c.UpdateChat(), payload=ChatPatch(title="Rain"))
+        second = await chat.do(c.UpdateChat(), payload=ChatPatch(title="Snow"))
+        harness.feed.publish_outcome(replace(second, additions=first.additions))
+        await seen.wait_for("chat", 2)
+
+    assert [event.data["title"] for event in seen.events[1:]] == ["Rain", "Snow"]
 
 
 async def test_a_guest_is_told_what_a_guest_may_see(harness: FeedHarness) -> None:
