@@ -96,10 +96,12 @@ async def test_a_command_that_is_told_twice_or_late_is_passed_on_once(harness: F
     assert harness.store.calls == []
 
 
-async def test_nothing_is_told_of_a_command_that_was_refused(harness: FeedHarness) -> None:
+async def test_nothing_is_told_of_a_command_that_was_refused(
+    harness: FeedHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chat = await harness.create_chat()
     told: list[Outcome] = []
-    harness.feed.publish_outcome = told.append  # type: ignore[method-assign]
+    monkeypatch.setattr(harness.feed, "publish_outcome", told.append)
     with pytest.raises(NotAllowed):
         await chat.do(c.Continue())
     assert told == []
