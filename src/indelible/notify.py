@@ -81,8 +81,11 @@ class Notifier(Protocol):
     def notify_streaming(self, chat_ids: Iterable[str]) -> None:
         """Publish, to other processes only, that running replies have more parts. As `notify` in everything else."""
 
-    def subscribe(self) -> Subscription:
-        """Receive every hint from now on, until the subscription is closed. Subscribe first, then read."""
+    def subscribe(self, *, only_from_others: bool = False) -> Subscription:
+        """Receive every hint from now on, until the subscription is closed. Subscribe first, then read.
+
+        `only_from_others`: those of other processes, for whoever is told of this one's commits in another way.
+        """
 
     async def run(self) -> None:
         """Carry hints to and from other processes until cancelled, whatever the connection does.
@@ -94,7 +97,8 @@ class Notifier(Protocol):
 class Subscription:
     """The hints that one subscriber has not received yet: a set, so that a slow one costs no more than a quick one."""
 
-    def __init__(self, subscriptions: set[Subscription]) -> None:
+    def __init__(self, subscriptions: set[Subscription], *, only_from_others: bool) -> None:
+        self.only_from_others = only_from_others
         self._subscriptions = subscriptions
         self._pending = _Hints()
         self._woken = asyncio.Event()
@@ -127,25 +131,26 @@ class LocalNotifier:
         self._subscriptions: set[Subscription] = set()
 
     def notify(self, chat_ids: Iterable[str]) -> None:
-        self.publish(Changed(frozenset(chat_ids)))
+        self.publish(Changed(frozenset(chat_ids)), is_own=True)
 
     def notify_readers(self, chat_ids: Iterable[str]) -> None:
-        self.publish(Changed(for_readers=frozenset(chat_ids)))
+        self.publish(Changed(for_readers=frozenset(chat_ids)), is_own=True)
 
     def notify_streaming(self, chat_ids: Iterable[str]) -> None:
         """There are no other processes."""
 
-    def subscribe(self) -> Subscription:
-        return Subscription(self._subscriptions)
+    def subscribe(self, *, only_from_others: bool = False) -> Subscription:
+        return Subscription(self._subscriptions, only_from_others=only_from_others)
 
     async def run(self) -> None:
         return
 
-    def publish(self, changed: Changed) -> None:
-        """Give a hint to every subscriber; it may be “every chat”."""
+    def publish(self, changed: Changed, *, is_own: bool = False) -> None:
+        """Give a hint to every subscriber; it may be “every chat”. `is_own`: it tells of a commit of this process."""
         if changed.everything or changed.chat_ids or changed.for_readers:
             for subscription in self._subscriptions:
-                subscription.receive(changed)
+                if not (is_own and subscription.only_from_others):
+                    subscription.receive(changed)
 
 
 class PostgresNotifier:
@@ -166,13 +171,13 @@ class PostgresNotifier:
 
     def notify(self, chat_ids: Iterable[str]) -> None:
         changed = Changed(frozenset(chat_ids))
-        self._local.publish(changed)
+        self._local.publish(changed, is_own=True)
         self._unsent.add(changed)
         self._woken.set()
 
     def notify_readers(self, chat_ids: Iterable[str]) -> None:
         changed = Changed(for_readers=frozenset(chat_ids))
-        self._local.publish(changed)
+        self._local.publish(changed, is_own=True)
         self._unsent.add(changed)
         self._woken.set()
 
@@ -180,8 +185,8 @@ class PostgresNotifier:
         self._unsent.add(Changed(for_readers=frozenset(chat_ids)))
         self._woken.set()
 
-    def subscribe(self) -> Subscription:
-        return self._local.subscribe()
+    def subscribe(self, *, only_from_others: bool = False) -> Subscription:
+        return self._local.subscribe(only_from_others=only_from_others)
 
     async def run(self) -> None:
         while True:

@@ -26,7 +26,7 @@ from indelible.feed.events import covers
 from indelible.feed.feed import POLL_INTERVAL_S
 from indelible.machine import commands as c
 from indelible.metrics import NoMetrics
-from indelible.notify import Notifier
+from indelible.notify import Changed, LocalNotifier, Notifier
 from indelible.store.journal.append import JournalRow
 from indelible.store.journal.writer import Journal, JournalWriter
 from indelible.store.outcome import Outcome
@@ -100,6 +100,9 @@ class FeedHarness(AppHarness):
         self.publishes_rows = True
         """While it does not, rows that are committed look as if another process had committed them."""
 
+        self.tells_commands = True
+        """The same of commands. Their hints arrive."""
+
         super().__init__(
             engine,
             notifier=notifier,
@@ -113,10 +116,17 @@ class FeedHarness(AppHarness):
         )
 
     def open_store(self, **_: Any) -> CountingStore:
-        return CountingStore(self.engine, lambda outcome: publish_outcome(self.notifier, outcome))
+        return CountingStore(self.engine, self._publish_outcome)
 
     def list_services(self) -> list[Coroutine[Any, Any, None]]:
         return [self.journal.run(), *super().list_services()]
+
+    def _publish_outcome(self, outcome: Outcome) -> None:
+        if self.tells_commands:
+            publish_outcome(self.notifier, self.feed, outcome)
+        else:
+            assert isinstance(self.notifier, LocalNotifier)
+            self.notifier.publish(Changed(frozenset({outcome.chat_id})))
 
     def _publish_rows(self, rows: Sequence[JournalRow]) -> None:
         if self.publishes_rows:

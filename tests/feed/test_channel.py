@@ -176,6 +176,7 @@ async def test_rows_that_come_while_the_watch_reads_are_told_after_what_it_reads
         await seen.catch_up()
         harness.store.gate.clear()
         harness.store.calls.clear()
+        harness.tells_commands = False
         await chat.do(UpdateChat(), payload=ChatPatch(title="Rain"))
         await harness.store.wait_for_call("changes")
         await chat.write("It is ")
@@ -193,6 +194,7 @@ async def test_more_rows_than_are_kept_meanwhile_are_read(harness: FeedHarness) 
         await seen.catch_up()
         harness.store.gate.clear()
         harness.store.calls.clear()
+        harness.tells_commands = False
         await chat.do(UpdateChat(), payload=ChatPatch(title="Rain"))
         await harness.store.wait_for_call("changes")
         for number in range(100):
@@ -224,6 +226,7 @@ async def test_a_chat_that_many_read_is_read_once(harness: FeedHarness) -> None:
         readers = (one, two, three)
         await asyncio.gather(*(seen.catch_up() for seen in readers))
         harness.store.calls.clear()
+        harness.tells_commands = False
         await chat.do(UpdateChat(), payload=ChatPatch(title="Rain"))
         await asyncio.gather(*(seen.wait_for("chat") for seen in readers))
 

@@ -105,6 +105,7 @@ async def test_a_hint_that_the_database_fails_to_answer_is_made_up_for_by_the_ne
     async with harness.read(chat) as seen:
         await seen.catch_up()
         harness.store.failures = {"changes": 1}
+        harness.tells_commands = False
         await chat.do(UpdateChat(), payload=ChatPatch(title="Rain"))
         await harness.store.watched.wait_until(lambda: harness.store.failures == {"changes": 0})
         await harness.poll()

@@ -16,6 +16,7 @@ from tests.support.running_server import (
     text_of,
     wait_until_idle,
 )
+from tests.support.waiting import poll_until
 
 from indelible.content import Text
 from indelible.testing import ScriptedModel, parts
@@ -94,8 +95,8 @@ async def test_s60_a_stop_before_any_token_leaves_only_the_notice_even_after_an_
     model = ScriptedModel([HALF_SAID, [parts.hang()]])
     server = await harness.start_server(model)
     chat_id, _ = await stop_when_said(server)
-    sent = await server.client.send(chat_id, "And now?")
-    await read_until(server.client, chat_id, lambda events: len(model.calls) == 2, after=sent["cursor"])
+    await server.client.send(chat_id, "And now?")
+    await poll_until(lambda: len(model.calls) == 2)
 
     answer = await server.client.interrupt(chat_id, wait_s=60)
 

@@ -52,7 +52,8 @@ async def shorten(transaction: Transaction, limit: str) -> str:
 
 
 async def shorten_commands(transaction: Any) -> None:
-    driver = transaction._connection
+    await transaction.now()  # it begins with its first statement
+    driver = transaction.driver
     driver._config = driver._config._replace(command_timeout=driver._config.command_timeout / (5 * QUICKER))
 
 
@@ -279,6 +280,7 @@ async def test_a_network_that_falls_silent_in_a_transaction_is_waited_for_once(
     asked: list[str] = []
 
     async def fall_silent(transaction: Transaction) -> None:
+        await transaction.run("SELECT 1")
         line.fall_silent()
         await transaction.run("SELECT 1")
 
@@ -287,14 +289,15 @@ async def test_a_network_that_falls_silent_in_a_transaction_is_waited_for_once(
         store.database.observe = asked.append  # type: ignore[attr-defined]
         with pytest.raises(DatabaseUnreachable, match="no answer in time"):
             await store.database.write(fall_silent, urgent=urgent)
-        assert [sql.partition(" ")[0] for sql in asked] == ["BEGIN", "SELECT"]
+        assert [sql.partition(" ")[0] for sql in asked] == ["BEGIN", "SELECT", "SELECT"]
         await store.beat("worker")
 
 
 async def test_a_refusal_is_told_as_it_was_though_its_rollback_is_not_answered(migrated_postgres: str) -> None:
     line = Line(migrated_postgres)
 
-    async def refuse(_transaction: Transaction) -> None:
+    async def refuse(transaction: Transaction) -> None:
+        await transaction.run("SELECT 1")
         line.fall_silent()
         raise LookupError("no such chat")
 

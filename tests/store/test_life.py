@@ -34,8 +34,10 @@ from tests.support.engine import begin_read, begin_write, close_databases, get_d
 from tests.support.examples import count_examples
 from tests.support.tables import attempts, chats, events, journal, messages, queue, turns, users, workers
 
+from indelible.api.events import Position
 from indelible.content import Finish, Message, Part, ReasoningDelta, Text, TextDelta, ToolCall, ToolResult, encode
 from indelible.errors import Interrupted, LeaseLost, Refused
+from indelible.feed.events import Cursors, build_timeline, follows
 from indelible.ids import new_id
 from indelible.loop.prompt.compact import make_summary
 from indelible.machine import TABLE, CommandName, State, Status, commands, decide, effects
@@ -68,6 +70,8 @@ from indelible.store.payloads import (
     UserInput,
     WithPending,
 )
+from indelible.store.queries.changes import Changes
+from indelible.store.queries.chat_view import Event
 from indelible.store.store import Store
 from indelible.testing.invariants import StoredChat, find_faults, load_chat
 from indelible.testing.store import finish_parts, take_over
@@ -106,6 +110,9 @@ WORK = {
 """What brings a chat on, with its weight; all else comes in between. A model that speaks weighs what a start does."""
 
 OF_WORKERS = [name for name in NAMES if issubclass(KINDS[name], commands.WorkerCommand)]
+SHOWS_MORE = {"head", "queue"}
+"""Events that show what they do not hold: a reader has to ask."""
+
 REFUSALS = (Refused, LeaseLost, Interrupted)
 Mood = Literal["sober", "late", "wild"]
 MOODS: tuple[Mood, ...] = ("sober", "sober", "sober", "sober", "sober", "late", "wild", "wild")
@@ -288,9 +295,11 @@ class Life:
             decided: Any = decide(snapshot, move.command)
         except REFUSALS as error:
             decided = error
-        before = self.stored
+        before, position = self.stored, await self.load_position()
         result = await self.transact(move)
         await self.settle([result], [move])
+        if isinstance(result, Outcome):
+            await self.check_additions(result, position)
         if isinstance(decided, Exception):
             assert type(result) is type(decided), (move, result, decided)
             assert self.stored == before, move
@@ -357,6 +366,35 @@ class Life:
             row_id = command.queued_id if isinstance(command, commands.EditQueued) else outcome.queued_id
             if row_id is not None:
                 self.text_of_row[row_id] = move.text
+
+    async def check_additions(self, outcome: Outcome, before: Position) -> None:
+        """What readers of this process are told of a command is what the others load, to the byte."""
+        loaded = await self.store.changes(self.chat_id, before)
+        new = [entry for entry in loaded.entries if isinstance(entry, Event)]
+        if outcome.additions is None:
+            assert not new or SHOWS_MORE & {entry.kind for entry in new} or self.follows_hidden(new), new
+            return
+        told = outcome.additions.to_changes()
+        assert follows(before, told)
+        assert self.read(before, told) == self.read(before, loaded)
+
+    def read(self, before: Position, changes: Changes) -> list[Any]:
+        """What a reader gets of these changes, step by step."""
+        steps = build_timeline(Cursors(self.chat_id), before, changes)
+        events = [
+            None if step.event is None else (step.event.kind, step.event.cursor, step.event.json) for step in steps
+        ]
+        return [(step.after, step.is_row, event) for step, event in zip(steps, events, strict=True)]
+
+    def follows_hidden(self, new: Sequence[Event]) -> bool:
+        """Whether people see one of these new messages below another one than its parent."""
+        known = {row.id: row for row in self.stored.messages}
+        rows = [known[event.ref or ""] for event in new if event.kind == "message"]
+        above = [known[row.parent_id] for row in rows if row.parent_id is not None and row.visibility != "model"]
+        return any(row.visibility == "model" for row in above)
+
+    async def load_position(self) -> Position:
+        return (await self.store.positions([self.chat_id]))[self.chat_id]
 
     async def load_snapshot(self, command: Command) -> Snapshot:
         loaded = await transact(self.engine, load_snapshot, self.chat_id, command, lease_timeout_s=LEASE_TIMEOUT_S)

@@ -146,6 +146,7 @@ async def test_a_connection_that_is_lost_in_a_transaction_is_an_error_and_the_ne
 ) -> None:
     async def lose(transaction: Transaction) -> None:
         await add(transaction, "a")
+        await transaction.now()
         await execute(server, CUT)
         await add(transaction, "b")
 
@@ -161,8 +162,10 @@ async def test_work_that_goes_on_after_an_error_is_not_taken_for_written(few: Po
 
     async def go_on(transaction: Transaction) -> str:
         await add(transaction, "a")
+        await transaction.now()
         with suppress(asyncpg.UniqueViolationError):
             await add(transaction, "a")
+            await transaction.now()
         return "done"
 
     with pytest.raises(RuntimeError, match="nothing was written"):

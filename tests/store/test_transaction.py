@@ -9,7 +9,15 @@ import pytest
 from tests.support.engine import OpenDatabase
 
 from indelible.store.database.errors import is_about_data
-from indelible.store.database.transaction import Transaction, insert, spell_for_sqlite, to_time, update, upsert
+from indelible.store.database.transaction import (
+    Transaction,
+    insert,
+    spell_for_sqlite,
+    to_time,
+    try_update,
+    update,
+    upsert,
+)
 
 BEGUN = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 WORKERS = [{"id": name, "started_at": BEGUN, "heartbeat_at": BEGUN} for name in ("a", "b", "c")]
@@ -74,8 +82,8 @@ async def test_a_statement_tells_how_many_rows_it_changed(opened: OpenDatabase) 
         changed = {"heartbeat_at": BEGUN}
         again = "INSERT INTO workers (id, started_at, heartbeat_at) VALUES ($1, $2, $2) ON CONFLICT (id) DO NOTHING"
         return [
-            await update(transaction, "workers", changed, id="a"),
-            await update(transaction, "workers", changed, id="nobody"),
+            await try_update(transaction, "workers", changed, id="a"),
+            await try_update(transaction, "workers", changed, id="nobody"),
             await transaction.run(again, "a", BEGUN),
             await transaction.run(again, "d", BEGUN),
             await transaction.run("DELETE FROM workers WHERE id = ANY($1)", ["a", "b"]),

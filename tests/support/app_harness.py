@@ -193,7 +193,7 @@ class AppHarness:
         return Store(
             get_database(self.engine),
             lease_timeout_s=lease_timeout_s,
-            on_committed=lambda outcome: publish_outcome(self.notifier, outcome),
+            on_committed=lambda outcome: publish_outcome(self.notifier, self.feed, outcome),
         )
 
     def list_services(self) -> list[Coroutine[Any, Any, None]]:

@@ -249,6 +249,7 @@ async def _put_together(
         stack.enter_context(exclusive_file_lock(where))
     notifier: Notifier = LocalNotifier()
     deleted = asyncio.Event()
+    feed: Feed | None = None
     store = await stack.enter_async_context(
         Store.open(
             where,
@@ -261,7 +262,7 @@ async def _put_together(
                 tools_bytes=settings.tools_max_bytes,
                 tool_result_bytes=settings.tool_result_max_bytes,
             ),
-            on_committed=lambda outcome: _publish(notifier, outcome, deleted),
+            on_committed=lambda outcome: _publish(notifier, feed, outcome, deleted),
         )
     )
     files = await open_files(stack, store, settings=settings, clock=clock)
@@ -352,14 +353,16 @@ async def _forget_extras(records: RecordStore, store: Store, chat_id: str, *, cl
     await store.forget_chat(chat_id)
 
 
-def _publish(notifier: Notifier, outcome: Outcome, deleted: asyncio.Event) -> None:
-    publish_outcome(notifier, outcome)
+def _publish(notifier: Notifier, feed: Feed | None, outcome: Outcome, deleted: asyncio.Event) -> None:
+    publish_outcome(notifier, feed, outcome)
     if outcome.status is None:  # a deleted chat may leave files
         deleted.set()
 
 
-def publish_outcome(notifier: Notifier, outcome: Outcome) -> None:
-    """Wake those who have to act on a committed command."""
+def publish_outcome(notifier: Notifier, feed: Feed | None, outcome: Outcome) -> None:
+    """Show a committed command to the readers of this process, and wake everybody else who has to act on it."""
+    if feed is not None:
+        feed.publish_outcome(outcome)
     if outcome.wakes_workers:
         notifier.notify([outcome.chat_id])
     elif outcome.wakes_readers:

@@ -1,12 +1,13 @@
 """One chat with readers in this process: a channel passes new events on to all its readers.
 
-A channel has a position, which advances in two ways. If this process commits the next row, the channel passes that row
-on immediately (`Feed.publish`), without a query. The channel loads everything else from the store, once for all
-readers: after a hint that names this chat alone it loads at once (`refresh`), and after a poll of many chats it loads
-if the chat is ahead of it (`catch_up`). A superfluous call finds nothing new; the next poll makes up for a missing one.
+A channel has a position, which advances in two ways. If this process commits what comes next, a row or the events of a
+command, the channel passes it on immediately (`Feed.publish`, `Feed.publish_outcome`), without a query. The channel
+loads everything else from the store, once for all readers: after a hint that names this chat alone it loads at once
+(`refresh`), and after a poll of many chats it loads if the chat is ahead of it (`catch_up`). A superfluous call finds
+nothing new; the next poll makes up for a missing one.
 
-Rows that arrive while the channel loads are kept until it knows whether they follow its position. It keeps only a few,
-because it loads a row that it has dropped.
+What arrives while the channel loads is kept until it knows whether it follows its position. It keeps only a little,
+because it loads what it has dropped.
 
 `Loader` reads one chat as the store has it. A snapshot is the state of the chat and its position at one moment
 (`Store.snapshot`, R9). The steps after a position come from the two logs, in the order of rule 6.2
@@ -30,9 +31,10 @@ from msgspec.structs import replace
 from indelible.api.events import ChatSnapshot, EndReason, EventBody, Position
 from indelible.api.shapes import LiveBlocks
 from indelible.errors import ChatNotFound, NotFound
-from indelible.feed.events import Cursors, TimelineStep, build_timeline, make_row_step
+from indelible.feed.events import Cursors, TimelineStep, build_timeline, follows, is_past, make_row_step
 from indelible.metrics import Metrics
 from indelible.store.journal.append import JournalRow
+from indelible.store.queries.changes import Changes
 from indelible.store.queries.chat_view import ChatView
 from indelible.store.queries.history import Page
 from indelible.store.store import Store
@@ -66,7 +68,7 @@ class Channel:
         self._spawn = spawn
         self._is_behind = False
         self._is_loading = False
-        self._early: list[JournalRow] = []
+        self._early: list[JournalRow | Changes] = []
         self._snapshot: weakref.ref[EventBody] | None = None
 
     def share(self, snapshot: TimelineStep) -> TimelineStep:
@@ -98,14 +100,14 @@ class Channel:
         if here is None or known.seq > here.seq or (known.attempt == here.attempt and known.n > here.n):
             self._load_soon()
 
-    def receive(self, row: JournalRow) -> None:
-        """Pass on a row of this chat that was just committed here, if it connects."""
+    def receive(self, new: JournalRow | Changes) -> None:
+        """Pass on a row of this chat, or the changes of a command, that were just committed here, if they connect."""
         if self.position is None or len(self._early) == _MAX_EARLY:
             self._is_behind = True
         elif self._is_loading:
-            self._early.append(row)
+            self._early.append(new)
         else:
-            self._connect(row, self.position)
+            self._connect(new, self.position)
 
     def notify_vacancy(self, turn_id: str, *, is_vacant: bool) -> None:
         """Notify the readers when no worker is alive for their running chat, and when one is alive again."""
@@ -117,7 +119,16 @@ class Channel:
         for listener in self.listeners:
             listener.end(reason)
 
-    def _connect(self, row: JournalRow, here: Position) -> None:
+    def _connect(self, new: JournalRow | Changes, here: Position) -> None:
+        if isinstance(new, JournalRow):
+            self._connect_row(new, here)
+        elif follows(here, new):
+            for step in build_timeline(self.loader.cursors, here, new):
+                self._pass_on(step)
+        elif not is_past(here, new):
+            self._load_soon()
+
+    def _connect_row(self, row: JournalRow, here: Position) -> None:
         if row.attempt_id != here.attempt or row.n > here.n + 1:
             self._load_soon()
         elif row.n == here.n + 1:
@@ -158,8 +169,8 @@ class Channel:
         if not is_all:
             self._is_behind = True
             return
-        for row in early:
-            self._connect(row, self.position)
+        for new in early:
+            self._connect(new, self.position)
 
 
 class Loader:

@@ -58,6 +58,32 @@ def build_timeline(cursors: Cursors, position: Position, changes: Changes) -> li
     return steps
 
 
+def follows(position: Position, changes: Changes) -> bool:
+    """Whether these changes are what comes directly after this position."""
+    seq, attempt, n = position.seq, position.attempt, position.n
+    for entry in changes.entries:
+        if isinstance(entry, LoadedRow):
+            if (entry.attempt, entry.n) != (attempt, n + 1):
+                return False
+            n = entry.n
+            continue
+        if entry.seq != seq + 1:
+            return False
+        seq = entry.seq
+        if isinstance(entry.payload, dict) and "last_n" in entry.payload:
+            if (entry.payload["attempt"], entry.payload["last_n"]) != (attempt, n):
+                return False
+            attempt, n = None, 0
+        if entry.kind == "attempt":
+            attempt, n = entry.ref, 0
+    return True
+
+
+def is_past(position: Position, changes: Changes) -> bool:
+    """Whether a reader at this position has the events of these changes, and so what came before each of them."""
+    return all(isinstance(entry, LoadedRow) or entry.seq <= position.seq for entry in changes.entries)
+
+
 def make_row_step(cursors: Cursors, position: Position, attempt_id: str, n: int, parts: bytes) -> TimelineStep:
     """The step of one journal row."""
     after = Position(position.seq, attempt_id, n)

@@ -23,9 +23,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from indelible.api.events import ChatSnapshot, FeedEvent, Position
 from indelible.clock import Clock
@@ -36,15 +37,30 @@ from indelible.feed.reader import BUFFER_BYTES, RESYNC_BYTES, Reader, Show, Stay
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.notify import Changed, Notifier
 from indelible.store.journal.append import JournalRow
+from indelible.store.outcome import Outcome
+from indelible.store.queries.changes import Changes
 from indelible.store.store import Store
 
 POLL_INTERVAL_S: Final = 1.0
 IDLE_LIMIT_S: Final = 30.0
 SNAPSHOT_MESSAGES: Final = 50
+_REMEMBERED: Final = 1_000
+"""How many chats that changed without readers are remembered: a reader follows its command within milliseconds."""
+_UNKNOWN: Final = sys.maxsize
 _POLLS_PER_VACANCY: Final = 4
 """How many polls pass between checks for live workers: a dead one is noticed only after the lease timeout anyway."""
 
 _log: Final = logging.getLogger(__name__)
+
+
+class _Unread(NamedTuple):
+    """How far a chat without readers has come, and what comes after the command that its reader follows, if known."""
+
+    seq: int
+    changes: Changes | None = None
+
+
+_NOTHING_UNREAD: Final = _Unread(0)
 
 
 class Feed:
@@ -74,6 +90,7 @@ class Feed:
         self._snapshot_messages = snapshot_messages
         self._channels: dict[str, Channel] = {}
         self._readers: set[Reader] = set()
+        self._unread: dict[str, _Unread] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._is_leaving = self._is_closed = False
         self._lists = ChatLists(store, notifier, clock=clock, spawn=self._spawn)
@@ -134,7 +151,12 @@ class Feed:
             assert position is not None
             channel.start(position)
             reader.start_at(position)
-            channel.refresh()  # something may have happened since the command
+            unread = self._unread.pop(chat_id, _NOTHING_UNREAD)
+            if unread.seq > position.seq:  # something has happened since the command
+                if unread.changes is None:
+                    channel.refresh()
+                else:
+                    channel.receive(unread.changes)
             _pass_vacancy(channel, reader)
             yield reader
 
@@ -182,7 +204,7 @@ class Feed:
 
     async def run(self) -> None:
         """Wake readers, until cancelled."""
-        with self.notifier.subscribe() as hints:
+        with self.notifier.subscribe(only_from_others=True) as hints:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 try:
@@ -200,8 +222,38 @@ class Feed:
         """
         for row in rows:
             channel = self._channels.get(row.chat_id)
-            if channel is not None:
+            if channel is None:
+                self._note_unread(row.chat_id, _UNKNOWN)
+            else:
                 channel.receive(row)
+
+    def publish_outcome(self, outcome: Outcome) -> None:
+        """Show what a command has just committed in this process, for the store's `on_committed`.
+
+        It does not wait. Where it does not follow what the readers of the chat have, they read the store.
+        """
+        if not outcome.wakes_readers:
+            return
+        channel = self._channels.get(outcome.chat_id)
+        additions = outcome.additions
+        if additions is None or additions.last_seq < outcome.seq:
+            if channel is None:
+                self._note_unread(outcome.chat_id, _UNKNOWN)
+            else:
+                channel.refresh()
+        elif channel is None:
+            known = self._unread.get(outcome.chat_id, _NOTHING_UNREAD)
+            more = additions.to_changes(after=outcome.seq) if known.seq <= outcome.seq < additions.last_seq else None
+            self._note_unread(outcome.chat_id, max(known.seq, additions.last_seq), more)
+        else:
+            channel.receive(additions.to_changes())
+
+    def _note_unread(self, chat_id: str, seq: int, changes: Changes | None = None) -> None:
+        """What a reader has to know who is about to follow a command of this chat, which has no readers."""
+        self._unread.pop(chat_id, None)
+        self._unread[chat_id] = _Unread(seq, changes)
+        if len(self._unread) > _REMEMBERED:
+            del self._unread[next(iter(self._unread))]
 
     def leave(self) -> None:
         """End every reader, present and future, but those that stay: this process is about to shut down."""
@@ -251,7 +303,10 @@ class Feed:
         if changed.everything:
             await self._poll(list(self._channels))
             return
-        chat_ids = [chat_id for chat_id in changed.chat_ids | changed.for_readers if chat_id in self._channels]
+        named = changed.chat_ids | changed.for_readers
+        chat_ids = [chat_id for chat_id in named if chat_id in self._channels]
+        for chat_id in named.difference(chat_ids):
+            self._note_unread(chat_id, _UNKNOWN)
         if len(chat_ids) == 1:
             self._channels[chat_ids[0]].refresh()
         else:

@@ -47,7 +47,7 @@ from indelible.files.bytes import CHUNK_BYTES, ByteStore, ByteWriter, split_chun
 from indelible.files.images import PictureLine, Size, find_size, make_preview
 from indelible.files.media_types import clean_name, find_media_type, is_allowed
 from indelible.ids import is_id, new_id
-from indelible.store.database.transaction import Database, Row, Transaction, insert, to_time, update
+from indelible.store.database.transaction import Database, Row, Transaction, insert, to_time, try_update, update
 from indelible.store.outcome import IdempotencyKey, StoredResponse, claim, find_response, settle
 from indelible.store.queries.tree import is_file_shown
 
@@ -228,7 +228,7 @@ class FileStore:
             picture = received.picture
             found = {"media_type": received.media_type, "size_bytes": received.size, "sha256": received.sha256}
             found |= {} if picture is None else {**picture._asdict(), "preview": "unmade"}
-            if not await update(transaction, "files", {**found, "state": "ready"}, id=file_id, state="uploading"):
+            if not await try_update(transaction, "files", {**found, "state": "ready"}, id=file_id, state="uploading"):
                 raise StoreFailed("The upload took more than a day, and was removed.")
             stored = _read(await transaction.one(_FIND, file_id, owner_id))
             if key is not None:
@@ -264,7 +264,7 @@ class FileStore:
         async def grow(transaction: Transaction) -> int:
             free = await self._check_quota(transaction, owner_id, file_id, size)
             reserved = min(size + min(step, free // 2), self.limits.file_bytes)
-            if not await update(transaction, "files", {"size_bytes": reserved}, id=file_id, state="uploading"):
+            if not await try_update(transaction, "files", {"size_bytes": reserved}, id=file_id, state="uploading"):
                 raise StoreFailed("The upload took more than a day, and was removed.")
             return reserved
 

@@ -21,6 +21,7 @@ from indelible.content import Message
 from indelible.errors import Invalid
 from indelible.machine.states import Status
 from indelible.store.database.transaction import Transaction, Work, clean_label, update
+from indelible.store.queries.changes import Additions
 from indelible.store.queries.open_turn import AttemptName, Begun
 
 KEPT: Final = timedelta(hours=24)
@@ -43,7 +44,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     turn, and `in_tool` whether a tool was running. `wakes_readers` is whether there are new events, or a new chat.
     `wakes_workers` is whether a worker has to act now: the chat is runnable and nobody holds it, or its holder has to
     stop, or has lost it. `summary` is the chat's metadata after an update, or that of a new copy. `at` is the time of
-    the change, by the database's clock. `begun`: a worker has the chat already. Everything else is as of before that.
+    the change, by the database's clock. `additions` are its events as readers get them; None: they have to be read.
+    `begun`: a worker has the chat already. Everything else but `additions` is as of before that.
     """
 
     chat_id: str
@@ -65,6 +67,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     in_tool: bool = False
     at: datetime | None = None
     begun: Begun | None = None
+    additions: Additions | None = None
 
 
 class ForkPoint(NamedTuple):

@@ -79,7 +79,7 @@ async def add_usage(transaction: Transaction, user_id: str, chat_id: str, used: 
     usage = used.usage or Usage()
     tokens = (usage.input_tokens, usage.output_tokens, used.cost_nanousd or 0, int(used.begins_turn))
     shard = crc32(chat_id.encode()) % SHARDS
-    await transaction.run(_ADD, user_id, to_utc(now).date().isoformat(), used.model or "", shard, *tokens)
+    await transaction.defer(_ADD, user_id, to_utc(now).date().isoformat(), used.model or "", shard, *tokens)
 
 
 async def load_usage(

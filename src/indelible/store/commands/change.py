@@ -19,12 +19,14 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from indelible.api.events import EventKind
-from indelible.content import Block, Message, Text, ToolCall, encode
+from indelible.content import Block, Message, Part, Text, ToolCall, encode
 from indelible.machine import effects
 from indelible.machine.states import Snapshot, Status, TurnKind
-from indelible.store.database.transaction import Row, Transaction, insert, update
+from indelible.store.database.transaction import Row, Transaction, clean_label, insert, update
 from indelible.store.outcome import Outcome
 from indelible.store.payloads import Payload
+from indelible.store.queries.changes import Additions, LoadedRow
+from indelible.store.queries.history import HeadKind, find_partial_reply
 from indelible.store.queries.open_turn import AttemptName
 from indelible.store.usage import Totals
 
@@ -32,11 +34,11 @@ from indelible.store.usage import Totals
 class ChatChange:
     """One chat with the effects of one command that were applied so far.
 
-    `open_calls` are the unanswered calls at the end of the path, `put_id` is the last user message added and
-    `put_model` the model that answers it, `live_id` the open attempt. `model` is the chat's, and `has_title` says
-    whether it has a title. `totals` are what its messages used and cost so far. `changes` are further columns of the
-    chat's row; `has_new_content`: people see something new, which moves `updated_at`. `begun_turn_id`: the open turn,
-    if it was begun here.
+    `head_kind` says what the head is, if that is known. `open_calls` are the unanswered calls at the end of the path,
+    `put_id` is the last user message added and `put_model` the model that answers it, `live_id` the open attempt.
+    `model` is the chat's, and `has_title` says whether it has a title. `totals` are what its messages used and cost so
+    far. `changes` are further columns of the chat's row; `has_new_content`: people see something new, which moves
+    `updated_at`.
     """
 
     def __init__(
@@ -49,11 +51,12 @@ class ChatChange:
         open_calls: list[ToolCall],
         now: datetime,
     ) -> None:
-        """`chat` is the chat's row, or the relevant columns of it (store/commands/facts.py)."""
+        """`chat` is the row that facts.py loads, or what a new chat has of it."""
         self.transaction = transaction
         self.chat_id = snapshot.chat_id
         self.snapshot = snapshot
         self.payload = payload
+        self.chat = chat
         self.owner_id: str = chat["owner_id"]
         self.model: str | None = chat["model"]
         self.has_title = bool(chat["has_title"])
@@ -63,11 +66,11 @@ class ChatChange:
         self.changes: dict[str, Any] = {}
         self.seq: int = chat["seq"]
         self.head_id = snapshot.head_id
+        self.head_kind: HeadKind | None = chat["head_kind"]
         self.status = snapshot.status
         self.epoch = snapshot.epoch
         self.turn_id = snapshot.turn.id if snapshot.turn is not None else None
         self.turn_kind: TurnKind = snapshot.turn.kind if snapshot.turn is not None else "reply"
-        self.begun_turn_id: str | None = None
         self.live_id = snapshot.attempt.id if snapshot.attempt is not None else None
         self.ended: dict[str, Any] | None = None
         self.dropped = False
@@ -82,14 +85,39 @@ class ChatChange:
         self.queued_id: str | None = None
         self.attempt: AttemptName | None = None
         self._events: list[dict[str, Any]] = []
+        self._entries: list[dict[str, Any] | LoadedRow] = []
+        self._shown: list[dict[str, Any]] = []
+        self._is_known = True  # whether the entries are all that a reader would read
 
     def emit(self, kind: EventKind, ref: str | None = None, /, **detail: Any) -> None:
         """Append an event. It gets the chat's next number."""
         self.seq += 1
         payload = encode(detail) if detail else None
-        self._events.append(
-            {"chat_id": self.chat_id, "seq": self.seq, "kind": kind, "ref": ref, "payload": payload, "at": self.now}
-        )
+        event = {"chat_id": self.chat_id, "seq": self.seq, "kind": kind, "ref": ref, "payload": payload, "at": self.now}
+        self._events.append(event)
+        self._entries.append(event)
+        self._is_known = self._is_known and kind not in _READ_FROM_ROWS
+
+    async def add_row(self, attempt_id: str, n: int, parts: Sequence[Part]) -> None:
+        """Write row `n` of the journal of an attempt."""
+        encoded = encode(parts)
+        row = {"chat_id": self.chat_id, "attempt_id": attempt_id, "n": n, "parts": encoded, "at": self.now}
+        await insert(self.transaction, "journal", row)
+        self._entries.append(LoadedRow(attempt_id, n, encoded))
+
+    async def add_message(self, row: dict[str, Any], kind: HeadKind) -> None:
+        """Write a message under the head, and make it the head."""
+        await insert(self.transaction, "messages", row)
+        if kind != "model":
+            self._is_known = self._is_known and self.head_kind != "model"  # people see it under another message
+            self._shown.append({**_NO_COST, **row, "model": row["model"] and clean_label(row["model"])})
+        self.head_id, self.head_kind = row["id"], kind
+
+    async def find_partial_reply(self) -> str | None:
+        """The partial reply that the path ends with; None if it ends with anything else."""
+        if self.head_kind in {"whole", "partial"}:
+            return self.head_id if self.head_kind == "partial" else None
+        return await find_partial_reply(self.transaction, self.chat_id, self.head_id)
 
     def add_totals(self, added: Totals) -> None:
         """Add what a message used and cost."""
@@ -118,6 +146,11 @@ class ChatChange:
             wakes_workers=self._wakes_workers(),
             at=self.now,
         )
+
+    def collect_additions(self) -> Additions | None:
+        """What readers get of the change; None if a reader has to ask for something else, or for nothing."""
+        is_complete = self._is_known and not self.dropped and bool(self._events)
+        return Additions(self._entries, self._shown) if is_complete else None
 
     def _wakes_workers(self) -> bool:
         """Whether a worker has to act now; see `Outcome`."""
@@ -157,6 +190,9 @@ class ChatChange:
             await insert(self.transaction, "events", *self._events)
 
 
+_READ_FROM_ROWS: Final = {"head", "queue"}
+"""Events that show more than they hold."""
+_NO_COST: Final = {"usage": None, "cost_nanousd": None, "timings": None}
 Handlers = Mapping[type[effects.Effect], Callable[[ChatChange, Any], Awaitable[None]]]
 """The handler of each kind of effect; each module of this package has those for its part of a chat."""
 NOTICES: Final[dict[effects.NoticeKind, str]] = {

@@ -54,12 +54,13 @@ class Executor(msgspec.Struct, frozen=True, kw_only=True):
         place: Place | None = None,
     ) -> Outcome:
         """With a `place`, a worker may have the chat afterwards (begin.py)."""
+        if isinstance(command, commands.Create):
+            created = await _create(transaction, chat_id, command, payload, place)
+            if created is not None:
+                return created
         loaded = await load_snapshot(transaction, chat_id, command, lease_timeout_s=self.lease_timeout_s)
         if user_id is not None and loaded is not None and loaded.chat["owner_id"] != user_id:
             raise ChatNotFound
-        if loaded is None and isinstance(command, commands.Create):
-            created = await _create(transaction, chat_id, command, payload, place)
-            return created or await self.execute(transaction, chat_id, command, payload, user_id=user_id, place=place)
         decision = decide(loaded.snapshot if loaded is not None else None, command)
         assert loaded is not None
         snapshot, row, open_calls, now, vacant_s = loaded
@@ -148,7 +149,7 @@ async def apply_effects(change: ChatChange, decided: Sequence[effects.Effect], p
     if place is not None:
         outcome = await begin_turn(change, outcome, place, _apply)
     await change.write()
-    return outcome
+    return replace(outcome, additions=change.collect_additions())
 
 
 async def _apply(change: ChatChange, decided: Sequence[effects.Effect]) -> None:
@@ -163,7 +164,7 @@ async def _create(
     payload: payloads.Payload[Any] | None,
     place: Place | None,
 ) -> Outcome | None:
-    """None if another transaction has just created the chat."""
+    """None if the chat exists, even if another transaction has just created it."""
     new = payloads.require(payload, payloads.NewChat)
     decision = decide(None, command)
     now = await transaction.now()
@@ -187,7 +188,7 @@ async def _create(
         await write_labels(transaction, chat_id, new.owner_id, new.labels)
     if new.ephemeral:
         await insert(transaction, "ephemeral_chats", {"chat_id": chat_id})
-    begun = row | {"has_title": new.title is not None, "seq": 0, "usage": None, "cost_nanousd": None}
+    begun = row | {"has_title": new.title is not None, "head_kind": None, "seq": 0, "usage": None, "cost_nanousd": None}
     change = ChatChange(transaction, Snapshot(chat_id=chat_id), payload, chat=begun, open_calls=[], now=now)
     outcome = await apply_effects(change, decision.effects, place)
     return replace(outcome, wakes_readers=True)  # lists show it, with or without an event

@@ -4,10 +4,11 @@ The lock comes first, and everything else is read in later statements: at READ C
 waited for a lock would still see the data from before the wait (R1). SQLite needs no row lock, because a
 write transaction locks the whole file.
 
-One statement then reads what nearly every command needs: the database's time, the holder's heartbeat, the open turn and
-its open attempt, and whether anything is queued. Beyond that, only the facts that the command declares for this status
-are loaded (machine/transitions.py, `FACTS`). A fact that is not loaded has its default in the snapshot;
-tests/machine/test_facts.py checks that `decide` never reads it, and tests/store/test_statements.py the cost of a stop.
+One statement then reads what nearly every command needs: the chat's row, the database's time, the holder's heartbeat,
+the open turn and its open attempt, what the path ends with, and whether anything is queued. Beyond that, only the facts
+that the command declares for this status are loaded (machine/transitions.py, `FACTS`). A fact that is not loaded has
+its default in the snapshot; tests/machine/test_facts.py checks that `decide` never reads it, and
+tests/store/test_statements.py what commands cost.
 
 Facts about the end of the path are found by climbing from the head, so the cost does not depend on the length of the
 chat (store/queries/history.py).
@@ -17,14 +18,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from indelible import content
 from indelible.machine.commands import Acquire, Command, SwitchBranch
 from indelible.machine.states import Destination, OpenAttempt, OpenTurn, QueuedRow, Snapshot, Status, Target
 from indelible.machine.transitions import Fact, find_facts
-from indelible.store.database.transaction import Row, Transaction, to_time
-from indelible.store.queries.history import is_conversation, load_ancestors
+from indelible.store.database.transaction import Dialect, Row, Transaction, to_time
+from indelible.store.queries.history import HEAD_KIND, is_conversation, load_ancestors
 from indelible.store.queries.tree import find_destination
 
 _BROKEN: Final = {"failed", "crashed"}
@@ -37,26 +39,10 @@ _NEAR_END: Final = 4
 """A question, a call, its result and the reply."""
 _AT_THE_END: Final = {Fact.OPEN_CALLS, Fact.LAST_REPLY, Fact.LAST_USER, Fact.LAST_ANSWERED}
 
-_LOCK_CHAT: Final = """
-SELECT id, owner_id, status, archived, head_id, epoch, holder, seq, deadline_at, model, usage, cost_nanousd,
-    title IS NOT NULL AND NOT title_is_provisional AS titled, title IS NOT NULL AS has_title
-FROM chats WHERE id = $1 FOR NO KEY UPDATE
-"""
-_TRY_CHAT: Final = f"{_LOCK_CHAT.rstrip()} SKIP LOCKED"
+_LOCK_CHAT: Final = "SELECT id FROM chats WHERE id = $1 FOR NO KEY UPDATE"
+_TRY_CHAT: Final = f"{_LOCK_CHAT} SKIP LOCKED"
 _LIMIT_WAITING: Final = f"SET LOCAL lock_timeout = {_ACQUIRE_LOCK_TIMEOUT_MS}"
 _QUEUE: Final = "SELECT id, if_busy FROM queue WHERE chat_id = $1 ORDER BY position"
-# Always one row: the time, the holder's last heartbeat, the open turn and its open attempt as far as there are any, and
-# whether anything is queued.
-_WORK: Final = """
-SELECT clock_timestamp() AS now, workers.heartbeat_at, turns.id, turns.kind, turns.message_id, turns.takeovers,
-    turns.stalled_takeovers, turns.journal_rows_at_takeover, attempts.id AS attempt_id, attempts.epoch AS attempt_epoch,
-    EXISTS (SELECT id FROM queue WHERE chat_id = $1) AS has_queue
-FROM (SELECT 1) AS always
-LEFT JOIN workers ON workers.id = $2
-LEFT JOIN turns ON turns.chat_id = $1 AND turns.ended_at IS NULL
-LEFT JOIN attempts
-    ON attempts.chat_id = turns.chat_id AND attempts.turn_id = turns.id AND attempts.ended_at IS NULL
-"""
 _ENDED_ROWS: Final = "SELECT coalesce(sum(last_n), 0) AS count FROM attempts WHERE chat_id = $1 AND turn_id = $2"
 _LAST_TURN_KIND: Final = """
 SELECT kind FROM turns WHERE chat_id = $1 AND ended_at IS NOT NULL ORDER BY number DESC LIMIT 1
@@ -69,8 +55,35 @@ _JOURNAL: Final = "SELECT parts FROM journal WHERE chat_id = $1 AND attempt_id =
 _BLOCKS: Final = "SELECT id, blocks FROM messages WHERE chat_id = $1 AND id = ANY($2)"
 
 
+@cache
+def _spell_facts(dialect: Dialect) -> str:
+    """The head is looked up by its key: a join without statistics would read all messages of the chat.
+
+    SQLite has no clock of its own, and calling one from its statement costs more than a row.
+    """
+    now = "" if dialect == "sqlite" else "clock_timestamp() AS now,"
+    return f"""
+        SELECT chats.owner_id, chats.status, chats.archived, chats.head_id, chats.epoch, chats.holder, chats.seq,
+            chats.deadline_at, chats.model, chats.usage, chats.cost_nanousd, chats.title IS NOT NULL AS has_title,
+            chats.title IS NOT NULL AND NOT chats.title_is_provisional AS titled,
+            {now} workers.heartbeat_at,
+            turns.id AS turn_id, turns.kind, turns.message_id, turns.takeovers, turns.stalled_takeovers,
+            turns.journal_rows_at_takeover,
+            attempts.id AS attempt_id, attempts.epoch AS attempt_epoch, attempts.step AS attempt_step,
+            attempts.number AS attempt_number, attempts.provider AS attempt_provider, attempts.model AS attempt_model,
+            attempts.started_at AS attempt_started_at,
+            (SELECT {HEAD_KIND} FROM messages WHERE chat_id = $1 AND id = chats.head_id) AS head_kind,
+            EXISTS (SELECT id FROM queue WHERE chat_id = $1) AS has_queue
+        FROM chats
+        LEFT JOIN workers ON workers.id = chats.holder
+        LEFT JOIN turns ON turns.chat_id = $1 AND turns.ended_at IS NULL
+        LEFT JOIN attempts ON attempts.chat_id = $1 AND attempts.turn_id = turns.id AND attempts.ended_at IS NULL
+        WHERE chats.id = $1
+        """
+
+
 class Loaded(NamedTuple):
-    """A snapshot, the chat's row, the open calls at its end if requested, and the database's time.
+    """A snapshot, the row of facts, the open calls at its end if requested, and the database's time.
 
     `vacant_s` is the time since the holder's last heartbeat, if the command requested it.
     """
@@ -102,24 +115,26 @@ async def load_snapshot(
     Acquiring does not wait for a chat that another transaction has locked (R2): it returns None for that one too.
     """
     is_acquiring = isinstance(command, Acquire)
-    if is_acquiring and transaction.dialect == "postgresql":
-        await transaction.run(_LIMIT_WAITING)
-    chat = await transaction.one(_TRY_CHAT if is_acquiring else _LOCK_CHAT, chat_id)
+    is_there = await transaction.lock(_TRY_CHAT if is_acquiring else _LOCK_CHAT, chat_id)
+    dialect = transaction.dialect
+    chat = await transaction.one(_spell_facts(dialect), chat_id) if is_there else None
     if chat is None:
         return None
     status = Status(chat["status"])
     head_id, deadline_at = chat["head_id"], to_time(chat["deadline_at"])
     facts = find_facts(command.name, status)
-    work = await transaction.one(_WORK, chat_id, chat["holder"])
-    now, beaten_at = to_time(work["now"]), to_time(work["heartbeat_at"])
+    now = await transaction.now() if dialect == "sqlite" else to_time(chat["now"])
+    beaten_at = to_time(chat["heartbeat_at"])
+    if is_acquiring and chat["attempt_id"] is not None and dialect == "postgresql":
+        await transaction.run(_LIMIT_WAITING)
     end = await load_end(transaction, chat_id, head_id) if facts & _AT_THE_END else _NO_END
     vacant_s = None if beaten_at is None else (now - beaten_at).total_seconds()
     rows: list[list[content.Part]] = []
-    if Fact.FINISHED in facts and work["attempt_id"] is not None:
-        rows = await _load_parts(transaction, chat_id, work["attempt_id"])
-    turn = await _read_turn(transaction, chat, work, facts, rows) if work["id"] is not None else None
-    attempt = _read_attempt(work, rows) if work["attempt_id"] is not None else None
-    queue = await transaction.all(_QUEUE, chat_id) if work["has_queue"] else []
+    if Fact.FINISHED in facts and chat["attempt_id"] is not None:
+        rows = await _load_parts(transaction, chat_id, chat["attempt_id"])
+    turn = await _read_turn(transaction, chat_id, chat, facts, rows) if chat["turn_id"] is not None else None
+    attempt = _read_attempt(chat, rows) if chat["attempt_id"] is not None else None
+    queue = await transaction.all(_QUEUE, chat_id) if chat["has_queue"] else []
     snapshot = Snapshot(
         chat_id=chat_id,
         status=status,
@@ -147,19 +162,23 @@ async def load_snapshot(
 
 
 async def _read_turn(
-    transaction: Transaction, chat: Row, work: Row, facts: frozenset[Fact], rows: Sequence[Sequence[content.Part]]
+    transaction: Transaction,
+    chat_id: str,
+    chat: Row,
+    facts: frozenset[Fact],
+    rows: Sequence[Sequence[content.Part]],
 ) -> OpenTurn:
-    journal_rows = work["journal_rows_at_takeover"]
+    journal_rows = chat["journal_rows_at_takeover"]
     if Fact.JOURNAL_ROWS in facts and chat["holder"] is not None:  # without a holder it is no takeover
-        journal_rows = await count_progress(transaction, chat["id"], work["id"], rows)
+        journal_rows = await count_progress(transaction, chat_id, chat["turn_id"], rows)
     return OpenTurn(
-        id=work["id"],
-        kind=work["kind"],
-        message_id=work["message_id"],
-        takeovers=work["takeovers"],
-        stalled_takeovers=work["stalled_takeovers"],
+        id=chat["turn_id"],
+        kind=chat["kind"],
+        message_id=chat["message_id"],
+        takeovers=chat["takeovers"],
+        stalled_takeovers=chat["stalled_takeovers"],
         journal_rows=journal_rows,
-        journal_rows_at_takeover=work["journal_rows_at_takeover"],
+        journal_rows_at_takeover=chat["journal_rows_at_takeover"],
     )
 
 
@@ -181,13 +200,13 @@ async def load_progress(transaction: Transaction, chat_id: str, turn_id: str, at
     return await count_progress(transaction, chat_id, turn_id, rows)
 
 
-def _read_attempt(work: Row, rows: Sequence[Sequence[content.Part]]) -> OpenAttempt:
+def _read_attempt(chat: Row, rows: Sequence[Sequence[content.Part]]) -> OpenAttempt:
     parts = [part for row in rows for part in row]
     settled = {part.call_id for part in parts if isinstance(part, content.ToolResult)}
     return OpenAttempt(
-        id=work["attempt_id"],
-        turn_id=work["id"],
-        epoch=work["attempt_epoch"],
+        id=chat["attempt_id"],
+        turn_id=chat["turn_id"],
+        epoch=chat["attempt_epoch"],
         finished=any(isinstance(part, content.Finish) for part in parts),
         in_tool=any(isinstance(part, content.ToolStarted) and part.call_id not in settled for part in parts),
     )

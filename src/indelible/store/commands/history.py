@@ -31,8 +31,8 @@ from indelible.ids import is_id, new_id
 from indelible.machine import effects
 from indelible.store import payloads
 from indelible.store.commands.change import ANSWERS, CONTINUE, ERRORS, NOTICES, ChatChange, Handlers, name_notice
-from indelible.store.database.transaction import Row, Transaction, insert, update
-from indelible.store.queries.history import find_partial_reply, load_ancestors
+from indelible.store.database.transaction import Row, Transaction, update
+from indelible.store.queries.history import find_head_kind, load_ancestors
 from indelible.store.queries.tree import find_file_ids, is_file_named
 from indelible.store.usage import Totals
 
@@ -72,10 +72,9 @@ async def put(
         "attempt_id": attempt_id,
         "created_at": change.now,
     }
-    await insert(change.transaction, "messages", row | (columns or {}))
+    await change.add_message(row | (columns or {}), find_head_kind(message))
     if totals is not None:
         change.add_totals(totals)
-    change.head_id = id_
     change.has_new_content = change.has_new_content or message.visibility != "model"
     change.emit("message", id_, **detail)
     if message.visibility != "model" and message.role in _INDEXED:
@@ -154,13 +153,7 @@ async def load_model(change: ChatChange, message_id: str) -> str | None:
 
 async def add_instruction(change: ChatChange, _effect: effects.AddInstruction) -> None:
     """Ask the model to continue the partial reply at the end of the path, if it was not asked to before."""
-    added = (
-        message for message in reversed(change.messages) if message.role != "notice" and message.visibility == "both"
-    )
-    last = next(added, None)
-    if last is not None and not (last.role == "assistant" and last.partial):
-        return
-    partial_id = await find_partial_reply(change.transaction, change.chat_id, change.head_id)
+    partial_id = await change.find_partial_reply()
     if partial_id is not None and not await _is_instructed(change, partial_id):
         await put(change, Message(role="user", blocks=_INSTRUCTION, visibility="model"))
 
@@ -258,7 +251,7 @@ def choose_error(change: ChatChange, kind: effects.NoticeKind) -> dict[str, Any]
 
 
 async def move_head(change: ChatChange, effect: effects.MoveHead) -> None:
-    change.head_id = effect.message_id
+    change.head_id, change.head_kind = effect.message_id, None
     change.emit("head", effect.message_id)
 
 

@@ -13,7 +13,6 @@ retried, and readers receive `reset`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
@@ -31,7 +30,6 @@ from indelible.store import payloads
 from indelible.store.commands.change import ChatChange, Handlers
 from indelible.store.commands.history import load_model, put
 from indelible.store.database.transaction import Transaction, insert, to_time, update
-from indelible.store.queries.history import find_partial_reply
 from indelible.store.queries.open_turn import AttemptName
 from indelible.store.usage import Totals, Used, add_to_chat, add_usage
 
@@ -56,7 +54,7 @@ async def close_attempt(change: ChatChange, effect: effects.CloseAttempt) -> Non
     change.open_calls = find_open_calls([block for message in ending.messages for block in message.blocks])
     continued_id = None
     if ending.messages:
-        continued_id = await find_partial_reply(change.transaction, change.chat_id, change.head_id)
+        continued_id = await change.find_partial_reply()
     for message in ending.messages:
         is_reply = message.role == "assistant"
         await put(
@@ -92,17 +90,16 @@ async def leave_attempt(change: ChatChange, _effect: effects.LeaveAttempt) -> No
     transaction, chat_id, attempt_id = change.transaction, change.chat_id, change.snapshot.attempt.id
     pending = _get_pending(change)
     if pending:
-        await transaction.one(_LOCK_ATTEMPT, chat_id, attempt_id)
+        await transaction.lock(_LOCK_ATTEMPT, chat_id, attempt_id)
         last = "SELECT coalesce(max(n), 0) AS n FROM journal WHERE chat_id = $1 AND attempt_id = $2"
         n = (await transaction.one(last, chat_id, attempt_id))["n"] + 1
-        await _add_row(change, attempt_id, n, pending)
+        await change.add_row(attempt_id, n, pending)
 
 
 async def begin_attempt(change: ChatChange, _effect: effects.BeginAttempt) -> None:
     """The attempt gets the next number of its step if earlier attempts left nothing; otherwise a new step begins."""
-    last = None
-    if change.turn_id != change.begun_turn_id:
-        last = await change.transaction.one(_LAST_ATTEMPT, change.chat_id, change.turn_id)
+    is_first = change.snapshot.turn is None or change.snapshot.turn.id != change.turn_id
+    last = None if is_first else await change.transaction.one(_LAST_ATTEMPT, change.chat_id, change.turn_id)
     step, number = (1, 1) if last is None else (last["step"] + 1, 1)
     if last is not None and last["outcome"] == _ENDS_WITH_RESET:
         step, number = last["step"], last["number"] + 1
@@ -161,11 +158,11 @@ async def begin_turn(change: ChatChange, effect: effects.BeginTurn) -> None:
 
 
 async def open_turn(change: ChatChange, kind: TurnKind, message_id: str | None, model: str | None) -> None:
-    change.turn_id = change.begun_turn_id = new_id("turn")
+    change.turn_id = new_id("turn")
     change.turn_kind = kind
     request = change.payload.request if isinstance(change.payload, payloads.NewChat | payloads.UserInput) else None
     kept = None if request is None else encode([(change.seq, request)])
-    await change.transaction.run(_NEW_TURN, change.chat_id, change.turn_id, kind, message_id, model, change.now, kept)
+    await change.transaction.defer(_NEW_TURN, change.chat_id, change.turn_id, kind, message_id, model, change.now, kept)
 
 
 HANDLERS: Final[Handlers] = {
@@ -179,9 +176,7 @@ HANDLERS: Final[Handlers] = {
     effects.ScheduleRetry: schedule_retry,
 }
 _TRIED_AGAIN: frozenset[AttemptOutcome] = frozenset({"crashed", "handed_over"})
-_LOCK_ATTEMPT: Final = """
-SELECT provider, model, step, number, started_at, ended_at FROM attempts WHERE chat_id = $1 AND id = $2 FOR UPDATE
-"""
+_LOCK_ATTEMPT: Final = "SELECT id FROM attempts WHERE chat_id = $1 AND id = $2 AND ended_at IS NULL FOR UPDATE"
 _ENDED: Final = """
 SELECT a.model, a.ended_at, c.owner_id FROM attempts AS a JOIN chats AS c ON c.id = a.chat_id
 WHERE a.chat_id = $1 AND a.id = $2 AND a.epoch = $3 AND a.ended_at IS NOT NULL
@@ -205,15 +200,16 @@ class Ending(NamedTuple):
 async def end_attempt(change: ChatChange, attempt_id: str, effect: CloseAttempt) -> Ending:
     """End an attempt from its journal and its holder's `pending` parts, and add what it used to the user's day."""
     transaction, chat_id, payload, now = change.transaction, change.chat_id, change.payload, change.now
-    row = await transaction.one(_LOCK_ATTEMPT, chat_id, attempt_id)
-    if row["ended_at"] is not None:
+    if not await transaction.lock(_LOCK_ATTEMPT, chat_id, attempt_id):
         raise LeaseLost("The attempt was ended meanwhile.")
+    chat = change.chat
+    provider, model = chat["attempt_provider"], chat["attempt_model"]
     assembler, last_n, first_at, last_at = await _read_journal(transaction, chat_id, attempt_id)
     pending = _get_pending(change)
     if pending:
         last_n += 1
         first_at = first_at or now
-        await _add_row(change, attempt_id, last_n, pending)
+        await change.add_row(attempt_id, last_n, pending)
         for part in pending:
             assembler.add(part)
         last_at = now
@@ -234,7 +230,7 @@ async def end_attempt(change: ChatChange, attempt_id: str, effect: CloseAttempt)
     }
     await update(transaction, "attempts", ended, chat_id=chat_id, id=attempt_id)
     timings = step.timings or Timings(
-        started_at=to_time(row["started_at"]), first_part_at=first_at, ended_at=last_at or now
+        started_at=to_time(chat["attempt_started_at"]), first_part_at=first_at, ended_at=last_at or now
     )
     columns = {"usage": encoded_usage, "cost_nanousd": step.cost_nanousd, "timings": encode(timings)}
     written: list[Message] = []
@@ -244,12 +240,12 @@ async def end_attempt(change: ChatChange, attempt_id: str, effect: CloseAttempt)
             concluded.blocks,
             partial=concluded.partial,
             reason=concluded.reason,
-            provider=row["provider"],
-            model=row["model"],
+            provider=provider,
+            model=model,
             response_id=step.response_id if concluded.whole else None,
         )
-    begins_turn = row["step"] == row["number"] == 1
-    used = Used(row["model"], usage, step.cost_nanousd, begins_turn=begins_turn)
+    begins_turn = chat["attempt_step"] == chat["attempt_number"] == 1
+    used = Used(model, usage, step.cost_nanousd, begins_turn=begins_turn)
     await add_usage(transaction, change.owner_id, chat_id, used, now)
     change.live_id = None
     return Ending(written, outcome, last_n, columns, Totals(usage, step.cost_nanousd))
@@ -288,11 +284,6 @@ def _fill_in(column: Literal["usage", "cost_nanousd", "timings"]) -> str:
 
 def _get_pending(change: ChatChange) -> list[Part]:
     return change.payload.pending if isinstance(change.payload, payloads.WithPending) else []
-
-
-async def _add_row(change: ChatChange, attempt_id: str, n: int, pending: Sequence[Part]) -> None:
-    row = {"chat_id": change.chat_id, "attempt_id": attempt_id, "n": n, "parts": encode(pending), "at": change.now}
-    await insert(change.transaction, "journal", row)
 
 
 async def _read_journal(

@@ -43,7 +43,8 @@ from indelible.store.database.migrate import (
     open_database,
     upgrade_schema,
 )
-from indelible.store.database.postgres import PostgresTransaction, connect
+from indelible.store.database.postgres import connect
+from indelible.store.database.postgres_transaction import PostgresTransaction
 from indelible.store.database.sqlite_file import exclusive_file_lock
 from indelible.store.database.transaction import Transaction, to_time
 
@@ -218,7 +219,7 @@ async def _load_tables(transaction: Transaction) -> list[_Table]:
 async def _copy_all(
     reader: sqlite3.Connection, origin: Path, writer: Any, goal: Address, on_progress: Progress
 ) -> list[CopiedTable]:
-    transaction = PostgresTransaction(writer, None)
+    transaction = PostgresTransaction.within(writer)
     copied: list[CopiedTable] = []
     async with writer.transaction():
         await writer.execute("SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0")

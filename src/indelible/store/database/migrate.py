@@ -40,8 +40,9 @@ from indelible.errors import StoreFailed
 from indelible.store.database.address import Address, describe, parse_address
 from indelible.store.database.errors import DatabaseUnusable, SchemaTooNew, read_failure, translate_error
 from indelible.store.database.migration_steps import STEPS
-from indelible.store.database.postgres import PostgresDatabase, PostgresTransaction
+from indelible.store.database.postgres import PostgresDatabase
 from indelible.store.database.postgres import connect as connect_postgres
+from indelible.store.database.postgres_transaction import PostgresTransaction
 from indelible.store.database.sqlite import SqliteDatabase, SqliteTransaction
 from indelible.store.database.sqlite import connect as connect_sqlite
 from indelible.store.database.sqlite_file import is_held_elsewhere, refuse_special_file
@@ -239,7 +240,9 @@ async def _upgrade_postgres(address: Address, target: str) -> str | None:
         async with driver.transaction():
             await driver.execute(_NO_TIMEOUTS)
             await driver.execute(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
-            before = await _run_files(PostgresTransaction(driver, None), target, describe(address))
+            transaction = PostgresTransaction.within(driver)
+            before = await _run_files(transaction, target, describe(address))
+            await transaction.flush()
         await driver.close()
     finally:
         driver.terminate()  # at once, if it was not closed

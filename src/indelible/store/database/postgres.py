@@ -5,7 +5,8 @@ statement, and no call needs a task of its own. Urgent work (the journal, heartb
 it never waits behind other users. Connections are opened on demand and kept.
 
 asyncpg is called directly: it prepares a statement once per connection, and a call costs a fraction of what it costs
-through a layer (docs/decisions/0010). A single statement is one round trip.
+through a layer (docs/decisions/0010). A single statement is one round trip; postgres_transaction.py keeps those of a
+transaction few.
 
 Every connection is configured before its first use: `synchronous_commit=on` whatever the server's default is,
 and READ COMMITTED, which R1 and R2 rely on; `read` is one snapshot that cannot write (R9). Every transaction says so
@@ -24,26 +25,15 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
-from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 
 from indelible.concurrency.tasks import UncancellableFuture, run_to_completion
 from indelible.errors import StoreFailed
 from indelible.store.database.errors import AllConnectionsInUse, DatabaseUnusable, translate_error
-from indelible.store.database.transaction import (
-    Dialect,
-    Owner,
-    Row,
-    Transaction,
-    Work,
-    bind,
-    clean_label,
-    clean_list,
-    make_closed,
-    to_utc,
-)
+from indelible.store.database.postgres_transaction import Lock, PostgresTransaction
+from indelible.store.database.transaction import Dialect, Owner, Transaction, Work, make_closed
 
 T = TypeVar("T")
 
@@ -72,45 +62,6 @@ SETTINGS: Final = {
 _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL synchronous_commit = on"
 _BEGIN_READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _POOLER_TIMEOUT_S: Final = 5.0
-
-
-class PostgresTransaction:
-    """See transaction.py. Every statement is a round trip."""
-
-    dialect: Final[Dialect] = "postgresql"
-
-    def __init__(self, connection: Any, observe: Callable[[str], object] | None) -> None:
-        self._connection = connection
-        self._observe = observe
-
-    async def run(self, sql: str, *values: Any) -> int:
-        self._note(sql)
-        status: str = await self._connection.execute(sql, *_bind(values))
-        count = status.rpartition(" ")[2]
-        return int(count) if count.isdigit() else 0
-
-    async def one(self, sql: str, *values: Any) -> Row:
-        self._note(sql)
-        return await self._connection.fetchrow(sql, *_bind(values))
-
-    async def all(self, sql: str, *values: Any) -> list[Row]:
-        self._note(sql)
-        rows: list[Row] = await self._connection.fetch(sql, *_bind(values))
-        return rows
-
-    async def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> int | None:
-        self._note(sql)
-        await self._connection.executemany(sql, [_bind(row) for row in rows])
-        return None
-
-    async def now(self) -> datetime:
-        row = await self.one("SELECT clock_timestamp() AS now")
-        now: datetime = row["now"]
-        return now
-
-    def _note(self, sql: str) -> None:
-        if self._observe is not None:
-            self._observe(sql)
 
 
 class PostgresDatabase:
@@ -299,13 +250,15 @@ class _Connection:
         self._options = options
         self._idle = idle
         self._driver: Any = None
+        self._prepared: set[str] = set()
 
     async def run(self, job: _Job[T], observe: Callable[[str], object] | None) -> T:
+        transaction = PostgresTransaction(lambda lock: self._begin(job.begin, lock, observe), observe)
         try:
-            driver = await self._begin(job.begin, observe)
-            value = await job.work(PostgresTransaction(driver, observe))
-            if job.begin is not None:
-                await _commit(driver, observe)
+            value = await job.work(transaction)
+            await transaction.flush()
+            if job.begin is not None and transaction.driver is not None:
+                await _commit(transaction.driver, observe)
         except TimeoutError:
             self._give_up()
             raise
@@ -314,22 +267,33 @@ class _Connection:
             raise
         return value
 
-    async def _begin(self, begin: str | None, observe: Callable[[str], object] | None) -> Any:
-        """A connection, with a transaction open if requested. One that was lost while idle is replaced."""
+    async def _begin(
+        self, begin: str | None, lock: Lock | None, observe: Callable[[str], object] | None
+    ) -> tuple[Any, bool]:
+        """A connection, with a transaction open if requested, and whether the row to lock is locked.
+
+        One that was lost while idle is replaced.
+        """
         if self._driver is not None and not self._driver.is_closed():
             try:
-                if begin is not None:
-                    await _execute(self._driver, begin, observe)
+                return self._driver, await self._begin_on(self._driver, begin, lock, observe)
             except Exception:
                 if not self._is_lost():
                     raise
-            else:
-                return self._driver
         self.terminate()
         self._driver = await connect(self._options)
-        if begin is not None:
-            await _execute(self._driver, begin, observe)
-        return self._driver
+        return self._driver, await self._begin_on(self._driver, begin, lock, observe)
+
+    async def _begin_on(
+        self, driver: Any, begin: str | None, lock: Lock | None, observe: Callable[[str], object] | None
+    ) -> bool:
+        if begin is not None and observe is not None:
+            observe(begin)
+        if lock is not None and lock.name not in self._prepared:
+            await driver.execute(lock.preparation)
+            self._prepared.add(lock.name)
+        text = "; ".join(str(part) for part in (begin, lock) if part is not None)
+        return bool(text) and await driver.execute(text) == "SELECT 1"
 
     async def _roll_back(self, observe: Callable[[str], object] | None) -> None:
         """If it fails, the connection is closed and the server rolls back. The caller gets the original error."""
@@ -358,6 +322,7 @@ class _Connection:
         if self._driver is not None:
             self._driver.terminate()
             self._driver = None
+        self._prepared.clear()
 
     async def close(self) -> None:
         driver, self._driver = self._driver, None
@@ -427,15 +392,3 @@ async def _execute(driver: Any, sql: str, observe: Callable[[str], object] | Non
     if observe is not None:
         observe(sql)
     await driver.execute(sql)
-
-
-def _bind(values: Sequence[Any]) -> list[Any]:
-    return bind(values, _BINDERS)
-
-
-_BINDERS: Final[dict[type, Callable[[Any], Any]]] = {
-    str: clean_label,
-    datetime: to_utc,
-    list: clean_list,
-    tuple: clean_list,
-}

@@ -101,6 +101,12 @@ class SqliteTransaction:
         arranged = rows if statement.order is None else map(statement.arrange, rows)
         return self._connection.executemany(statement.sql, map(_bind, arranged)).rowcount
 
+    async def defer(self, sql: str, *values: Any) -> None:
+        self._execute(sql, values)
+
+    async def lock(self, sql: str, *values: Any) -> bool:  # noqa: ARG002 - the whole file is locked
+        return True
+
     async def now(self) -> datetime:
         return datetime.now(UTC)
 
@@ -325,7 +331,6 @@ def connect(path: str) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
         connection.create_function(LOWER, 1, _lower, deterministic=True)
-        connection.create_function("clock_timestamp", 0, _read_clock)  # as on PostgreSQL
         connection.row_factory = sqlite3.Row
     except BaseException:
         connection.close()
@@ -362,10 +367,6 @@ def _switch_log_on(connection: sqlite3.Connection) -> None:
     raise DatabaseUnusable(
         "The database's file system does not support shared memory, which SQLite's write-ahead log needs."
     )
-
-
-def _read_clock() -> str:
-    return format_time(datetime.now(UTC))
 
 
 def _lower(text: str | None) -> str | None:

@@ -62,6 +62,15 @@ class Transaction(Protocol):
         Returns the total number of rows changed, if the database counts them; PostgreSQL does not.
         """
 
+    async def defer(self, sql: str, *values: Any) -> None:
+        """Execute a write whose result nobody needs, before the next statement with a result or at the commit."""
+
+    async def lock(self, sql: str, *values: Any) -> bool:
+        """Lock the row that this statement selects; False if there is none that it can lock.
+
+        SQLite says True without asking: a transaction that writes has locked the whole file.
+        """
+
     async def now(self) -> datetime:
         """The database's clock, which all workers share. SQLite's is this machine's."""
 
@@ -107,8 +116,12 @@ class Database(Protocol):
 # --- values --------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=64)
 def format_time(moment: datetime) -> str:
-    """A time as SQLite stores it: readable text of fixed width, so that it sorts by time."""
+    """A time as SQLite stores it: readable text of fixed width, so that it sorts by time.
+
+    One command writes the same time many times.
+    """
     return f"{to_utc(moment).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
@@ -170,9 +183,9 @@ def spell_for_sqlite(sql: str) -> SqliteStatement:
 
 
 async def insert(transaction: Transaction, table: str, *rows: dict[str, Any]) -> None:
-    """Insert rows with the same columns in one statement."""
+    """Insert rows with the same columns in one statement, which may be deferred."""
     values = [value for row in rows for value in row.values()]
-    await transaction.run(_spell_insert(table, tuple(rows[0]), len(rows)), *values)
+    await transaction.defer(_spell_insert(table, tuple(rows[0]), len(rows)), *values)
 
 
 async def insert_new(transaction: Transaction, table: str, row: dict[str, Any]) -> bool:
@@ -181,14 +194,19 @@ async def insert_new(transaction: Transaction, table: str, row: dict[str, Any]) 
     return await transaction.run(statement, *row.values()) > 0
 
 
-async def update(transaction: Transaction, table: str, changes: dict[str, Any], /, **key: Any) -> int:
+async def update(transaction: Transaction, table: str, changes: dict[str, Any], /, **key: Any) -> None:
+    """Update the rows with this key, in a statement that may be deferred."""
+    await transaction.defer(_spell_update(table, tuple(changes), tuple(key)), *changes.values(), *key.values())
+
+
+async def try_update(transaction: Transaction, table: str, changes: dict[str, Any], /, **key: Any) -> int:
     """Update the rows with this key; returns how many there were."""
     return await transaction.run(_spell_update(table, tuple(changes), tuple(key)), *changes.values(), *key.values())
 
 
 async def upsert(transaction: Transaction, table: str, values: dict[str, Any], /, **key: Any) -> None:
     """Insert the row with this key, or give it these values if it exists. `key` is unique in the table."""
-    await transaction.run(_spell_upsert(table, tuple(values), tuple(key)), *values.values(), *key.values())
+    await transaction.defer(_spell_upsert(table, tuple(values), tuple(key)), *values.values(), *key.values())
 
 
 @lru_cache(maxsize=512)

@@ -16,7 +16,7 @@ entries in an order that 6.2 allows, each once; exactly those positions are `is_
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -25,7 +25,7 @@ from indelible.errors import ChatNotFound
 from indelible.store.database.transaction import Row, Transaction
 from indelible.store.journal.pack import unpack_rows
 from indelible.store.queries.chat_view import Event, to_event
-from indelible.store.queries.history import find_visible, load_shown, load_shown_queue
+from indelible.store.queries.history import find_visible, load_shown, load_shown_queue, show_message
 
 MAX_EVENTS: Final = 50
 MAX_BYTES: Final = 1024 * 1024
@@ -91,6 +91,33 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool
 
 
+class Additions(NamedTuple):
+    """What a command appended to the logs of a chat, as it wrote it, and the rows of the messages that people see.
+
+    A transaction knows what a reader would read after its commit, so that readers of its process need not ask.
+    """
+
+    entries: list[dict[str, Any] | LoadedRow]
+    messages: list[dict[str, Any]]
+
+    @property
+    def last_seq(self) -> int:
+        return max(int(entry["seq"]) for entry in self.entries if not isinstance(entry, LoadedRow))
+
+    def to_changes(self, *, after: int = 0) -> Changes:
+        """What `load_changes` gives to a reader who has seen everything before, or everything up to event `after`."""
+        seen = [not isinstance(entry, LoadedRow) and entry["seq"] == after for entry in self.entries]
+        new = self.entries[seen.index(True) + 1 :] if True in seen else self.entries
+        return Changes(
+            entries=[entry if isinstance(entry, LoadedRow) else to_event(entry) for entry in new],
+            messages={row["id"]: show_message(row, row["parent_id"]) for row in self.messages},
+            visible={},
+            queue=[],
+            missing=0,
+            complete=True,
+        )
+
+
 class Resumption(msgspec.Struct, frozen=True, kw_only=True):
     """Where a chat is now, for a reader that returns with a position: whether a reader can have reached it by now."""
 
@@ -136,8 +163,9 @@ async def load_resumption(transaction: Transaction, chat_id: str, position: Posi
     rows = await transaction.all(_POSITIONS, [chat_id])
     if not rows:
         return None
-    is_reached = position is not None and await _has_reached(transaction, chat_id, position)
-    return Resumption(owner_id=rows[0]["owner_id"], position=_to_position(rows[0]), is_reached=is_reached)
+    current = _to_position(rows[0])
+    is_reached = position == current or (position is not None and await _has_reached(transaction, chat_id, position))
+    return Resumption(owner_id=rows[0]["owner_id"], position=current, is_reached=is_reached)
 
 
 def _to_position(row: Row) -> Position:

@@ -21,13 +21,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
 from indelible.api.events import ShownMessage, ShownQueued
 from indelible.api.shapes import AttemptView
-from indelible.content import Usage
+from indelible.content import Message, Usage
 from indelible.errors import ChatNotFound, NotFound
 from indelible.store.database.transaction import Dialect, Row, Transaction, to_time
 
@@ -101,7 +101,7 @@ async def load_page(
     parent_ids = [None if above is None else above["id"] for above in [*found[1:], None][: min(limit, len(found))]]
     branches = await _load_branches(transaction, chat_id, set(parent_ids))
     items = [
-        _show(row, parent_id, siblings=branches[parent_id])
+        show_message(row, parent_id, siblings=branches[parent_id])
         for row, parent_id in zip(found[:limit], parent_ids, strict=True)
     ]
     return Page(items=items[::-1], has_more=len(found) > limit, has_newer=before is not None)
@@ -137,7 +137,7 @@ async def load_shown(transaction: Transaction, chat_id: str, ids: Iterable[str])
     rows = await transaction.all(_SHOWN, chat_id, list(ids))
     hidden = {row["parent_id"] for row in rows if row["parent_visibility"] == _HIDDEN}
     above = await find_visible(transaction, chat_id, hidden) if hidden else {}
-    return {row["id"]: _show(row, above.get(row["parent_id"], row["parent_id"])) for row in rows}
+    return {row["id"]: show_message(row, above.get(row["parent_id"], row["parent_id"])) for row in rows}
 
 
 async def find_visible(transaction: Transaction, chat_id: str, ids: Iterable[str]) -> dict[str, str | None]:
@@ -189,7 +189,10 @@ async def _load_branches(
     return {place: [id_ for _, id_ in sorted(branches)] for place, branches in found.items()}
 
 
-def _show(row: Row, parent_id: str | None, siblings: list[str] | msgspec.UnsetType = msgspec.UNSET) -> ShownMessage:
+def show_message(
+    row: Row, parent_id: str | None, *, siblings: list[str] | msgspec.UnsetType = msgspec.UNSET
+) -> ShownMessage:
+    """A row as people see it; `parent_id` is the nearest message above it that they see."""
     return ShownMessage(
         id=row["id"],
         parent_id=parent_id,
@@ -264,6 +267,23 @@ async def load_ancestors(
 def is_conversation(row: Row) -> bool:
     """Whether people and the model both see this message: it is no notice, no summary and no instruction."""
     return bool(row["role"] != "notice" and row["visibility"] == "both")
+
+
+HeadKind = Literal["partial", "whole", "people", "model"]
+HEAD_KIND: Final = """
+CASE WHEN visibility <> 'both' THEN visibility WHEN role = 'notice' THEN 'people'
+    WHEN role = 'assistant' AND partial THEN 'partial' ELSE 'whole' END
+"""
+"""What a head is, in SQL: a partial reply or another message of the conversation, or one that is not of it."""
+
+
+def find_head_kind(message: Message) -> HeadKind:
+    """The same of a message that becomes the head."""
+    if message.visibility != "both":
+        return message.visibility
+    if message.role == "notice":
+        return "people"
+    return "partial" if message.role == "assistant" and message.partial else "whole"
 
 
 async def find_partial_reply(transaction: Transaction, chat_id: str, head_id: str | None) -> str | None:
