@@ -46,6 +46,7 @@ from indelible.store.queries.open_turn import Held, OpenWork
 from indelible.worker.chat_runner import BROKEN, ChatRunner
 from indelible.worker.dependencies import WorkerDependencies
 from indelible.worker.outages import Pulse
+from indelible.worker.presence import Presence
 from indelible.worker.summaries import make_title
 from indelible.worker.upkeep import ListUpkeep
 
@@ -116,7 +117,7 @@ class Worker:
         with self._notifier.subscribe() as changes:
             async with asyncio.TaskGroup() as group:
                 services = [
-                    group.create_task(self._beat(), name="heartbeat"),
+                    group.create_task(self._make_presence().run(), name="being there"),
                     group.create_task(self._listen(changes), name="listening for changes"),
                     group.create_task(self._clean_up(), name="cleaning up"),
                     group.create_task(self._deps.journal.run(), name="writing the journal"),
@@ -313,10 +314,17 @@ class Worker:
 
     # --- housekeeping ---
 
-    async def _beat(self) -> None:
-        while True:
-            await self._survive(partial(self._deps.store.beat, self.id), what="the heartbeat")
-            await self._deps.clock.sleep(self._deps.settings.heartbeat_interval_s)
+    def _make_presence(self) -> Presence:
+        deps = self._deps
+        return Presence(
+            deps.store,
+            self._notifier,
+            clock=deps.clock,
+            beats_s=deps.settings.heartbeat_interval_s,
+            worker_id=self.id,
+            open_session=deps.open_session,
+            metrics=deps.metrics,
+        )
 
     async def _listen(self, changes: Subscription) -> None:
         while True:

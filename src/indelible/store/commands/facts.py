@@ -25,6 +25,7 @@ from indelible.machine.states import Destination, OpenAttempt, OpenTurn, QueuedR
 from indelible.machine.transitions import Fact, find_facts
 from indelible.store.database.transaction import Row, Transaction, to_time
 from indelible.store.queries.history import is_conversation, load_ancestors
+from indelible.store.queries.liveness import is_alive
 from indelible.store.queries.tree import find_destination
 
 _BROKEN: Final = {"failed", "crashed"}
@@ -48,7 +49,7 @@ _QUEUE: Final = "SELECT id, if_busy FROM queue WHERE chat_id = $1 ORDER BY posit
 # Always one row: the time, the holder's last heartbeat, the open turn and its open attempt as far as there are any, and
 # whether anything is queued.
 _WORK: Final = """
-SELECT clock_timestamp() AS now, workers.heartbeat_at, turns.id, turns.kind, turns.message_id, turns.takeovers,
+SELECT clock_timestamp() AS now, workers.heartbeat_at, workers.gone_at, turns.id, turns.kind, turns.message_id, turns.takeovers,
     turns.stalled_takeovers, turns.journal_rows_at_takeover, attempts.id AS attempt_id, attempts.epoch AS attempt_epoch,
     EXISTS (SELECT id FROM queue WHERE chat_id = $1) AS has_queue
 FROM (SELECT 1) AS always
@@ -126,7 +127,7 @@ async def load_snapshot(
         archived=bool(chat["archived"]),
         epoch=chat["epoch"],
         holder=chat["holder"],
-        holder_alive=vacant_s is not None and vacant_s < lease_timeout_s,
+        holder_alive=is_alive(work["gone_at"], vacant_s=vacant_s, lease_timeout_s=lease_timeout_s),
         head_id=head_id,
         queue=tuple(QueuedRow(id=row["id"], if_busy=row["if_busy"]) for row in queue),
         turn=turn,
