@@ -1,4 +1,4 @@
-"""Locks of sessions on a real PostgreSQL: seen while they are held, free when their connection ends, and proved first."""
+"""Locks of sessions on a real PostgreSQL: seen while held, free when their connection has ended, and proved first."""
 
 from __future__ import annotations
 
