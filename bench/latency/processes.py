@@ -4,8 +4,8 @@ The restart: the only server is killed while ten replies stream, and started aga
 ready line to the first part of each chat's next attempt, on a feed that was opened again with the reader's last cursor.
 
 The takeover (PostgreSQL): a second worker is alive, and the readers are on a third process, which is not killed. What
-is timed is from the kill to the first part of the next attempt; most of it is the time in which a process finds the dead
-one's lock free, twice (worker/presence.py). Then the second worker is the one to kill, and a new one the second.
+is timed is from the kill to the first part of the next attempt; most of it passes until a process has found the lock of
+the dead one free, twice (worker/presence.py). Then the second worker is the one to kill, and a new one the second.
 """
 
 from __future__ import annotations

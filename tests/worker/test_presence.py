@@ -302,7 +302,7 @@ async def test_where_locks_do_not_hold_only_the_lease_counts(
     await crowd.clock.advance(BEATS_S)
 
     async def has_beaten() -> bool:
-        return (await crowd.read("worker_a")).heartbeat_at > before
+        return bool((await crowd.read("worker_a")).heartbeat_at > before)
 
     await crowd.wait(has_beaten)
     assert (await crowd.read("worker_a")).lock_key is None

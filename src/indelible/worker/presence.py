@@ -1,22 +1,21 @@
 """Being there: a worker says that it lives, and every process sees which other workers are gone.
 
-A worker's heartbeat renews its lease. It works on every database, and against everything, a host that vanishes and a
-process that is frozen included, but others have to wait until the lease has run out. A process that is killed can be known
-to be gone within a second: on PostgreSQL each worker also holds a lock of a session of its own (store/session_lock.py),
-and its heartbeat carries the lock's key. Every process looks for locks that are free although the lease of their
-worker has not run out. If one is free at two looks, `Absences` says that the worker is gone, and it is declared so, in a
-statement that looks a third time. Everybody who asks who is alive then gets the same answer (store/queries/liveness.py), and
-whoever has to act on it is given a hint of the chats.
+A worker's heartbeat renews its lease, on every database, and that covers everything: a process that is frozen, a host
+that vanishes. But others have to wait until the lease has run out. A process that was killed can be known to be gone
+within a second: on PostgreSQL each worker also holds a lock of a session (store/database/session_lock.py), and its
+heartbeat carries the lock's key. Every process looks for free locks of workers whose lease has not run out. If one is
+free at two looks (`Absences`), the worker is declared gone, in a statement that looks a third time. Everybody who asks
+who is alive then gets the same answer (store/queries/liveness.py), and a hint names its chats.
 
 The guess may be wrong: a connection can be cut under a living process, which needs some milliseconds to take its lock
-again. It is made rare: a heartbeat carries no key while no lock is held, and is sent at once when that changes; and a
-process whose own connection was lost, as all are when the server restarts, judges nobody until the others have had time
-to come back. A wrong guess then costs time and never a word, because epochs fence (store/queries/leases.py). The worker's
-next heartbeat tells it that it was declared gone, and takes back what was counted as takeovers.
+again. That is made rare: a heartbeat carries no key while no lock is held, and is sent at once when that changes; and a
+process that has lost its own connection, as all have when the server restarts, judges nobody until the others have had
+time to come back. A wrong guess costs time and never a word, because epochs fence (store/queries/leases.py). The
+worker's next heartbeat finds that it was declared gone, and takes back what was counted as takeovers.
 
-Must stay true (tests/worker/test_presence.py, tests/faults/test_killed_worker.py): a killed worker's chats go on within a
-second or two; a living worker whose connection is cut, or whose server restarts, is not declared gone; without
-session locks only the lease counts.
+Must stay true (tests/worker/test_presence.py, tests/faults/test_killed_worker.py): a killed worker's chats go on before
+its lease has run out; a living worker is not declared gone when connections are cut or the server restarts; where locks
+of sessions do not hold, only the lease counts.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from indelible.notify import Notifier
 from indelible.store.database.session_lock import FreeLock, LockSession, make_key
 from indelible.store.store import Store
 
-LOOK_INTERVAL_S: Final = 0.5
+LOOK_INTERVAL_S: Final = 0.35
 APART_S: Final = 0.3
 """How far apart two looks are at least that find a worker gone."""
 
@@ -177,9 +176,7 @@ class Presence:
         if not self._is_proved:
             self._is_proved = await session.prove(self._clock)
             if not self._is_proved:
-                _log.info(
-                    "locks of sessions do not hold here: the chats of a killed worker wait for the end of its lease"
-                )
+                _log.info("locks of sessions do not hold here: only the end of its lease tells that a worker is gone")
                 return False
         await session.hold(self._key)
         self._holding = session

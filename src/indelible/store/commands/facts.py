@@ -49,8 +49,9 @@ _QUEUE: Final = "SELECT id, if_busy FROM queue WHERE chat_id = $1 ORDER BY posit
 # Always one row: the time, the holder's last heartbeat, the open turn and its open attempt as far as there are any, and
 # whether anything is queued.
 _WORK: Final = """
-SELECT clock_timestamp() AS now, workers.heartbeat_at, workers.gone_at, turns.id, turns.kind, turns.message_id, turns.takeovers,
-    turns.stalled_takeovers, turns.journal_rows_at_takeover, attempts.id AS attempt_id, attempts.epoch AS attempt_epoch,
+SELECT clock_timestamp() AS now, workers.heartbeat_at, workers.gone_at, turns.id, turns.kind, turns.message_id,
+    turns.takeovers, turns.stalled_takeovers, turns.journal_rows_at_takeover,
+    attempts.id AS attempt_id, attempts.epoch AS attempt_epoch,
     EXISTS (SELECT id FROM queue WHERE chat_id = $1) AS has_queue
 FROM (SELECT 1) AS always
 LEFT JOIN workers ON workers.id = $2

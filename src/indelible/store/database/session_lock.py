@@ -1,19 +1,20 @@
 """Session locks of PostgreSQL: a process that holds one is there, and when it is gone, so is the lock.
 
-An advisory lock of a session is held until its connection ends. The kernel closes the connections of a process that was
-killed, and the server frees the lock within milliseconds. A frozen process keeps its connections, and a host that vanishes
-seems to keep them for a long time: so a free lock says that a process is gone, and a held one says nothing.
+A session's advisory lock is held until its connection ends. The kernel closes the connections of a process that was
+killed, and the server frees the lock within milliseconds. A frozen process keeps its connections, and a host that
+vanishes seems to keep them for long. So a free lock says that a process is gone, and a held one says nothing.
 
-Each process has one such connection, which is never in a transaction. It holds the lock of the process, if it has a worker,
-and looks which other workers' locks are free. So who cannot be seen cannot see either: a process whose own connection
-was cut judges nobody. The lock is shared, so that a session of our own that the server has not given up yet
-is in nobody's way.
+Each process has one such connection, which is never in a transaction. It holds the lock of the process, if that has a
+worker, and looks whether the locks of other workers are free. So whoever cannot be seen cannot see: a process whose own
+connection was cut knows nothing about the others. The lock is shared, so that a session of our own that the server has
+not given up yet is in nobody's way.
 
-Where sessions are not what they seem (some poolers, databases that accept these locks and do nothing), nobody may rely on
-that. So before a process takes its lock, `prove` tries all of it with a second connection, which it cuts as a kill would.
+Where sessions are not what they seem (some poolers, databases that accept these locks and do nothing), none of that is
+true. So before a worker's process takes its lock, `prove` tries all of it with a second connection, which it cuts as a
+kill would.
 
-Must stay true (tests/store/test_session_lock.py): a held lock is not found free; one is free when its process is killed;
-what pretends to hold locks is not relied on.
+Must stay true (tests/store/test_session_lock.py): a held lock is not found free, one whose connection has ended is;
+what only pretends to hold locks is not relied on.
 """
 
 from __future__ import annotations
@@ -37,13 +38,15 @@ _HOLD: Final = "SELECT pg_advisory_lock_shared($1)"
 
 
 def spell_held(key: str) -> str:
-    """Whether a session of this database holds the lock with this key, an SQL expression. PostgreSQL only."""
-    return f"""EXISTS (
-        SELECT 1 FROM pg_locks AS l
+    """Whether a session of this database holds the lock with this key, an SQL expression. PostgreSQL only.
+
+    `IN`, because PostgreSQL then looks once at all locks, and not once for each of many keys.
+    """
+    return f"""({key} IN (
+        SELECT CAST(l.classid AS BIGINT) << 32 | CAST(l.objid AS BIGINT) FROM pg_locks AS l
         WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
             AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-            AND (CAST(l.classid AS BIGINT) << 32 | CAST(l.objid AS BIGINT)) = {key}
-    )"""
+    ))"""
 
 
 _FREE: Final = f"""

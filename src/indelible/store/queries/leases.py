@@ -2,9 +2,9 @@
 
 Acquiring a chat raises its epoch, and every write of a worker carries the epoch it was given, so a lease need
 not be exact about time: heartbeats only decide how soon another worker may try. They are written and judged by
-the database's clock, which all workers share. So a wrong guess costs time and never a word, and a worker may be declared
-gone before its lease has run out (worker/presence.py). If it lives, its next heartbeat finds that out, and what was
-taken from it meanwhile does not count as a takeover.
+the database's clock, which all workers share. A worker may also be declared gone before its lease has run out
+(worker/presence.py). If it lives, its next heartbeat finds that out, and what was taken from it meanwhile does not
+count as a takeover.
 
 Acquiring takes several steps (R2). First a plain read that locks nothing chooses candidates. It is only a hint; it
 keeps live workers' chats from crowding out the others. Each candidate is then locked, or skipped if it is locked

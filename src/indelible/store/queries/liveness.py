@@ -1,11 +1,12 @@
 """Which workers are alive, by the database's clock, the status of a chat without a live holder, and which chats wait.
 
-A worker is dead if its last heartbeat is older than the lease timeout, or if another process has found that its own is
-gone (`gone_at`: the advisory lock of its session was free twice, worker/presence.py). This rule is written here, once in
-SQL and once for a row that was read, and everybody who asks uses it: acquiring and stopping, `pending`, vacancy.
+A worker is dead if its last heartbeat is older than the lease timeout, or if another process has declared it gone: the
+lock of its session was free (worker/presence.py). This rule is written here, once in SQL and once for a row that was
+read, and everybody who asks uses it: acquiring, stopping, `pending`, vacancy.
 
-PostgreSQL reads its clock within the statement, which saves a round trip; SQLite has no clock of its own, so the time is
-a parameter of the statement. So each moment has two halves: its SQL (`spell_ago`), and the value to bind (`bind_ago`).
+PostgreSQL reads its clock within the statement, which saves a round trip; SQLite has no clock of its own, so the time
+is a parameter of the statement. So each moment has two halves: its SQL (`spell_ago`), and the value to bind
+(`bind_ago`).
 
 Must stay true (tests/store/test_liveness.py): both spellings of the rule agree, and so does everybody who asks.
 """
