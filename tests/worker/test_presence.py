@@ -35,7 +35,7 @@ from indelible.store.database.session_lock import APPLICATION_NAME, FreeLock, Lo
 from indelible.store.payloads import NewChat
 from indelible.store.store import Store
 from indelible.testing import ManualClock
-from indelible.worker.presence import APART_S, BLIND_S, LOOK_INTERVAL_S, Absences, OpenSession, Presence
+from indelible.worker.presence import APART_S, BLIND_S, CHECK_INTERVAL_S, Absences, OpenSession, Presence
 
 BEATS_S = 2.0
 STEP_S = 0.32
@@ -193,7 +193,7 @@ class Crowd:
         """Move the clock on, until this process has looked once more."""
         session = self.sessions[worker_id][-1]
         looks = session.looks
-        await self.clock.advance(LOOK_INTERVAL_S)
+        await self.clock.advance(CHECK_INTERVAL_S)
         await poll_until(lambda: session.looks > looks)
 
 
@@ -224,7 +224,7 @@ async def test_a_worker_that_is_gone_is_declared_so_and_its_chats_are_named(crow
     await crowd.join("worker_a")
     await crowd.hold_chat("worker_a")
     crowd.start(watcher)
-    await poll_until(lambda: bool(crowd.sessions.get(watcher)))
+    await crowd.wait(lambda: bool(crowd.sessions.get(watcher)), moving=True)
     with crowd.notifier.subscribe() as hints:
         await crowd.die("worker_a")
         await crowd.wait(partial(crowd.is_gone, "worker_a"), moving=True)
@@ -264,7 +264,7 @@ async def test_whoever_lost_its_own_connection_judges_nobody_for_a_while(crowd: 
         await operator.fetchval(CUT_ALL, APPLICATION_NAME)
     await crowd.wait(lambda: len(crowd.sessions["worker_b"]) > 1, moving=True)
     began_s = crowd.clock.monotonic()
-    while crowd.clock.monotonic() < began_s + BLIND_S - 2 * LOOK_INTERVAL_S:
+    while crowd.clock.monotonic() < began_s + BLIND_S - 2 * CHECK_INTERVAL_S:
         await crowd.look("worker_b")
         assert not await crowd.is_gone("worker_a")
     await crowd.wait(partial(crowd.is_gone, "worker_a"), moving=True)

@@ -282,8 +282,10 @@ async def _put_together(
     if not address.is_sqlite:
         open_session = partial(LockSession.open, address.make_postgres_options())
         if not worker:
-            watching = Presence(store, notifier, clock=clock, beats_s=0, open_session=open_session)
-            running.append(services.create_task(watching.run(), name="watching workers"))
+            presence = Presence(
+                store, notifier, clock=clock, beats_s=settings.heartbeat_interval_s, open_session=open_session
+            )
+            running.append(services.create_task(presence.run(), name="watching workers"))
     stops = StopSweeper(store, clock=clock, interval_s=settings.heartbeat_interval_s)
     running.append(services.create_task(stops.run(), name="ending stops"))
     running.append(services.create_task(FileSweeper(files, clock=clock, woken=deleted).run(), name="removing files"))

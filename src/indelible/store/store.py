@@ -313,8 +313,8 @@ class Store(ReadableStore):
 
         * What was taken from it since then is no takeover for the budget of the turn.
         """
-        taken = await self.database.write(lambda given: leases.revive(given, worker_id), urgent=True)
-        return [chat_id for chat_id in taken if await self._uncount_takeover(chat_id, worker_id)]
+        lost = await self.database.write(lambda given: leases.revive(given, worker_id), urgent=True)
+        return [chat_id for chat_id in lost if await self._uncount_takeover(chat_id, worker_id)]
 
     async def retire(self, worker_id: str) -> None:
         """Remove a worker: any other worker may acquire its chats at once."""

@@ -33,7 +33,7 @@ from indelible.notify import Notifier
 from indelible.store.database.session_lock import FreeLock, LockSession, make_key
 from indelible.store.store import Store
 
-LOOK_INTERVAL_S: Final = 0.35
+CHECK_INTERVAL_S: Final = 0.35
 APART_S: Final = 0.3
 """How far apart two looks are at least that find a worker gone."""
 
@@ -45,6 +45,9 @@ _SAME_ABSENCE_S: Final = 3.0
 
 BLIND_S: Final = 5.0
 """How long a process that lost its own connection judges nobody. `_LONGEST_DELAY_S` is much shorter."""
+
+_BRIEF_S: Final = 1.0
+"""A process without a worker that ends sooner opens no connection for this."""
 
 _FIRST_DELAY_S: Final = 0.02
 _LONGEST_DELAY_S: Final = 1.0
@@ -109,7 +112,7 @@ class Presence:
         self._absences = Absences()
         self._blind_s = 0.0
         self._must_beat = asyncio.Event()
-        self._must_look = asyncio.Event()
+        self._must_check = asyncio.Event()
 
     async def run(self) -> None:
         """Run it as a task, for as long as the process has its worker."""
@@ -149,13 +152,15 @@ class Presence:
 
     async def _watch(self, open_session: OpenSession) -> None:
         backoff = Backoff(self._clock, first_s=_FIRST_DELAY_S, longest_s=_LONGEST_DELAY_S)
+        if self._worker_id is None:
+            await self._clock.sleep(_BRIEF_S)
         while True:
             try:
                 session = await open_session(self._note_loss)
                 try:
-                    if not await self._take_lock(session):
+                    if not await self._acquire_lock(session):
                         return
-                    await self._look_on(session, backoff)
+                    await self._check_on(session, backoff)
                 finally:
                     session.terminate()
                     self._holding = None
@@ -167,9 +172,9 @@ class Presence:
 
     def _note_loss(self) -> None:
         self._must_beat.set()
-        self._must_look.set()
+        self._must_check.set()
 
-    async def _take_lock(self, session: LockSession) -> bool:
+    async def _acquire_lock(self, session: LockSession) -> bool:
         """False if locks of sessions do not hold here. A process without a worker only looks."""
         if self._worker_id is None:
             return True
@@ -183,11 +188,11 @@ class Presence:
         self._must_beat.set()
         return True
 
-    async def _look_on(self, session: LockSession, backoff: Backoff) -> None:
+    async def _check_on(self, session: LockSession, backoff: Backoff) -> None:
         """Look again and again, until the session is lost."""
         blind_until_s = self._clock.monotonic() + self._blind_s
         while not session.is_lost:
-            self._must_look.clear()
+            self._must_check.clear()
             asked_s = self._clock.monotonic()
             free = await session.find_free(lease_timeout_s=self._store.lease_timeout_s)
             answered_s = self._clock.monotonic()
@@ -197,7 +202,7 @@ class Presence:
             if asked_s >= blind_until_s:
                 for lock in self._absences.note(free, asked_s=asked_s, answered_s=answered_s):
                     await self._declare_gone(lock)
-            await self._wait(self._must_look, _SOON_S if self._absences else LOOK_INTERVAL_S)
+            await self._wait(self._must_check, _SOON_S if self._absences else CHECK_INTERVAL_S)
             backoff.reset()
 
     async def _declare_gone(self, lock: FreeLock) -> None:

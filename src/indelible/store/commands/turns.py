@@ -43,7 +43,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, (SELECT coalesce(max(number), 0) + 1 FROM tu
 # A worker that was found gone may prove alive; then the takeover does not count (store/queries/leases.py).
 _COUNT_TAKEOVER: Final = """
 UPDATE turns SET takeovers = $4, stalled_takeovers = $5, journal_rows_at_takeover = $6,
-    taken_from = (SELECT id FROM workers WHERE id = $3 AND gone_at IS NOT NULL)
+    acquired_from = (SELECT id FROM workers WHERE id = $3 AND gone_at IS NOT NULL)
 WHERE chat_id = $1 AND id = $2
 """
 _LAST_ATTEMPT: Final = """

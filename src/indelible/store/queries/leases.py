@@ -71,7 +71,7 @@ async def declare_gone(transaction: Transaction, worker_id: str, lock_key: int) 
 async def revive(transaction: Transaction, worker_id: str) -> list[str]:
     """Count a worker as alive that was found gone; returns the chats that were taken from it and are still running."""
     await transaction.run("UPDATE workers SET gone_at = NULL WHERE id = $1", worker_id)
-    return [row["chat_id"] for row in await transaction.all(_TAKEN_FROM, worker_id)]
+    return [row["chat_id"] for row in await transaction.all(_LOST_BY, worker_id)]
 
 
 async def uncount_takeover(transaction: Transaction, chat_id: str, worker_id: str) -> bool:
@@ -199,11 +199,11 @@ def _spell_beat(dialect: Dialect) -> str:
 
 _LOCK_WORKER: Final = "SELECT id FROM workers WHERE id = $1 AND lock_key = $2 AND gone_at IS NULL FOR UPDATE"
 _DECLARE_GONE: Final = f"UPDATE workers SET gone_at = clock_timestamp() WHERE id = $1 AND NOT {spell_held('$2')}"
-_TAKEN_FROM: Final = "SELECT chat_id FROM turns WHERE taken_from = $1 AND ended_at IS NULL ORDER BY chat_id"
+_LOST_BY: Final = "SELECT chat_id FROM turns WHERE acquired_from = $1 AND ended_at IS NULL ORDER BY chat_id"
 _UNCOUNT: Final = """
-    UPDATE turns SET takeovers = takeovers - 1, taken_from = NULL,
+    UPDATE turns SET takeovers = takeovers - 1, acquired_from = NULL,
         stalled_takeovers = CASE WHEN stalled_takeovers > 0 THEN stalled_takeovers - 1 ELSE 0 END
-    WHERE chat_id = $1 AND taken_from = $2 AND ended_at IS NULL
+    WHERE chat_id = $1 AND acquired_from = $2 AND ended_at IS NULL
     """
 
 

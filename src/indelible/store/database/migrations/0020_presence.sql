@@ -3,7 +3,7 @@
 
 ALTER TABLE workers ADD COLUMN lock_key BIGINT;
 ALTER TABLE workers ADD COLUMN gone_at TIMESTAMPTZ;
-ALTER TABLE turns ADD COLUMN taken_from TEXT COLLATE "C";
+ALTER TABLE turns ADD COLUMN acquired_from TEXT COLLATE "C";
 COMMENT ON COLUMN workers.lock_key IS 'The advisory lock that its process holds; null: only its lease counts.';
 COMMENT ON COLUMN workers.gone_at IS 'When another process found that lock free. A heartbeat of the worker clears it.';
-COMMENT ON COLUMN turns.taken_from IS 'The worker that was found gone at the last takeover; null: its lease had run out.';
+COMMENT ON COLUMN turns.acquired_from IS 'The worker that was found gone at the last takeover; null: its lease had run out.';
