@@ -33,7 +33,7 @@ from indelible.notify import Notifier
 from indelible.store.database.session_lock import FreeLock, LockSession, make_key
 from indelible.store.store import Store
 
-CHECK_INTERVAL_S: Final = 0.35
+CHECK_INTERVAL_S: Final = 0.25
 APART_S: Final = 0.3
 """How far apart two looks are at least that find a worker gone."""
 
