@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from tests.databases import execute
 from tests.support.commands import INDELIBLE, run_indelible
+from tests.support.pooler import Pooler
 from tests.support.waiting import DEADLINE_S, poll_until
 
 from indelible.cli import doctor_checks
@@ -84,8 +85,17 @@ async def test_postgresql_is_asked_for_its_durability_and_its_clock(own_postgres
     findings = await examine(load_settings(database=own_postgres, port=0))
 
     assert {finding.check: finding.status for finding in findings} == dict.fromkeys(
-        ("settings", "model", "port", "database", "schema", "durability", "clock"), "ok"
+        ("settings", "model", "port", "database", "schema", "durability", "clock", "session locks"), "ok"
     )
+
+
+async def test_a_postgresql_on_which_a_killed_worker_is_replaced_only_when_its_lease_has_run_out_is_found(
+    own_postgres: str,
+) -> None:
+    """A pooler that keeps the connection of a client that is gone keeps its lock."""
+    async with Pooler(own_postgres, session=True).listening() as address:
+        found = find(await examine(load_settings(database=address, port=0)), "session locks")
+    assert (found.status, "lease_timeout_s" in found.message) == ("warning", True)
 
 
 async def test_a_postgresql_whose_commits_may_be_lost_in_a_power_cut_is_found(own_server: Any) -> None:

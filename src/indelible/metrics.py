@@ -49,6 +49,12 @@ class Metrics:
     def takeover_completed(self, *, after_s: float) -> None:
         """A chat of a dead worker was acquired, this long after that worker's last heartbeat."""
 
+    def takeovers_mistaken(self, count: int) -> None:
+        """So many turns of this worker were taken over while it lived, because its lock was found free.
+
+        `takeover_seconds` of the other workers has them too: what was observed there stays.
+        """
+
     def stop_ended(self, *, seconds: float) -> None:
         """A stop was carried out, this long after the worker saw it."""
 

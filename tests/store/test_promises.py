@@ -73,7 +73,20 @@ KEPT_BY = {
         "It never waits": "r7_an_attempt_that_is_being_ended_is_skipped_and_neither_lost_nor_waited_for",
         "The same row again": "other_bytes_under_the_same_number_are_refused_and_the_others_can_be_tried_again",
     },
-    "beat": {"Record a worker's heartbeat": "a_heartbeat_moves_on_and_keeps_the_start"},
+    "beat": {
+        "Record a worker's heartbeat": "a_heartbeat_moves_on_and_keeps_the_start",
+        "`lock_key` is the session lock": "a_heartbeat_carries_the_lock_of_its_process_or_that_it_has_none",
+        "Returns whether nobody": "a_worker_that_was_declared_gone_and_lives_counts_as_alive_again",
+    },
+    "declare_gone": {
+        "Declare that the process": "a_worker_whose_lock_nobody_holds_is_declared_gone",
+        "Any other worker may": "a_worker_whose_lock_nobody_holds_is_declared_gone",
+        "A worker without this lock": "a_worker_that_has_another_lock_by_now_or_none_is_not_declared_gone",
+    },
+    "revive": {
+        "A worker that was declared gone": "a_worker_that_was_declared_gone_and_lives_counts_as_alive_again",
+        "What was taken from it": "what_was_taken_from_a_worker_that_lives_is_no_takeover",
+    },
     "retire": {"Remove a worker": "a_retired_worker_hands_over_at_once"},
     "retire_all": {
         "Remove every worker": "when_all_workers_are_retired_their_chats_are_anybodys_at_once",

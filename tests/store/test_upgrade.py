@@ -124,7 +124,8 @@ async def test_every_row_is_kept(number: str, new_database: str) -> None:
             assert [drop_title(row) for row in kept] == [drop_title(row) for row in rows]
         elif table == "messages":  # 0019 says of each result of a tool what happened, and of notices what they tell of
             assert [drop_outcomes(row) for row in kept] == [drop_outcomes(row) for row in rows]
-            assert {each for row in kept for each in list_outcomes(row)} == {"ran", "stopped"}
+            own = set() if number < "0019" else {"compacted"}
+            assert {each for row in kept for each in list_outcomes(row)} == {"ran", "stopped"} | own
         else:
             assert kept == rows, table
 

@@ -35,6 +35,7 @@ from indelible.service.access import Budget
 from indelible.service.stop import StopSweeper
 from indelible.settings import Settings, load_settings
 from indelible.store.database.address import parse_address
+from indelible.store.database.session_lock import LockSession
 from indelible.store.database.sqlite_file import exclusive_file_lock
 from indelible.store.database.transaction import Database
 from indelible.store.journal.append import JournalRow
@@ -44,6 +45,7 @@ from indelible.store.payloads import StoreLimits
 from indelible.store.store import Store
 from indelible.tools.toolset import AnyTool, Toolset, name_of
 from indelible.worker.dependencies import WorkerDependencies
+from indelible.worker.presence import Presence
 from indelible.worker.upkeep import FileSweeper
 from indelible.worker.worker import Worker
 
@@ -275,6 +277,14 @@ async def _put_together(
     services = await stack.enter_async_context(asyncio.TaskGroup())
     running = [services.create_task(notifier.run(), name="hints"), services.create_task(feed.run(), name="feed")]
     files.on_left = deleted.set
+    open_session = None
+    if not address.is_sqlite:
+        open_session = partial(LockSession.open, address.make_postgres_options())
+        if not worker:
+            presence = Presence(
+                store, notifier, clock=clock, beats_s=settings.heartbeat_interval_s, open_session=open_session
+            )
+            running.append(services.create_task(presence.run(), name="watching workers"))
     stops = StopSweeper(store, clock=clock, interval_s=settings.heartbeat_interval_s)
     running.append(services.create_task(stops.run(), name="ending stops"))
     running.append(services.create_task(FileSweeper(files, clock=clock, woken=deleted).run(), name="removing files"))
@@ -306,6 +316,7 @@ async def _put_together(
             tool_deps=deps,
             metrics=metrics,
             recorder=recorder,
+            open_session=open_session,
             files=files,
             hide_secrets=KnownSecrets(secrets).hide,
         )

@@ -23,6 +23,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from indelible.cli.options import list_unknown_variables
+from indelible.clock import SystemClock
 from indelible.errors import Invalid, ModelFailed, StoreFailed
 from indelible.files.images import can_decode
 from indelible.loopback import is_loopback
@@ -31,8 +32,9 @@ from indelible.server.authentication import LONG_TOKEN, has_login
 from indelible.server.oidc import check_oidc
 from indelible.settings import FILE, Settings
 from indelible.store.database.address import Address, describe, parse_address
-from indelible.store.database.errors import DatabaseUnusable
+from indelible.store.database.errors import DatabaseUnusable, read_failure
 from indelible.store.database.migrate import HEAD, load_revision, open_database, refuse_unknown
+from indelible.store.database.session_lock import LockSession
 from indelible.store.database.transaction import Database, Transaction
 from indelible.store.queries.listing import find_likeness
 from indelible.tracing import ENDPOINTS
@@ -190,7 +192,7 @@ async def check_database(address: Address) -> list[Finding]:
             findings += await _check_names(database)
         findings += await _check_durability(database)
         if not address.is_sqlite:
-            findings.append(await _check_clock(database))
+            findings += [await _check_clock(database), await _check_locks(address)]
     except StoreFailed as error:
         return [Finding("failed", "database", str(error))]
     else:
@@ -270,3 +272,19 @@ async def _check_clock(database: Database) -> Finding:
     if abs(skew_s) > allowed_s:
         return Finding("warning", "clock", f"The database's clock differs by {skew_s:+.1f} s. Synchronise both (NTP).")
     return Finding("ok", "clock", f"Within {allowed_s:.1f} s of the database's.")
+
+
+async def _check_locks(address: Address) -> Finding:
+    """Whether a process that was killed is known to be gone at once (worker/presence.py)."""
+    try:
+        session = await LockSession.open(address.make_postgres_options())
+        try:
+            are_held = await session.prove(SystemClock())
+        finally:
+            session.terminate()
+    except Exception as error:
+        raise read_failure(error, describe(address)) from error
+    if are_held:
+        return Finding("ok", "session locks", "They end with their process: a killed worker is replaced at once.")
+    message = "They do not hold here, perhaps because of a pooler: a killed worker is replaced after lease_timeout_s."
+    return Finding("warning", "session locks", message)

@@ -82,6 +82,7 @@ class PrometheusMetrics(Metrics):
         self._takeovers = self._measure(
             "takeover_seconds", "From a dead worker's last heartbeat to the takeover.", _SECONDS
         )
+        self._mistaken = self._count("takeovers_mistaken", "Turns taken over from this worker while it lived.")
         self._stops = self._measure("interrupt_seconds", "From seeing a stop to its end.", _SECONDS)
         self._chats = Gauge("chats", "Chats by state.", ["state"], namespace="indelible", registry=self.registry)
         self._stuck = Gauge(
@@ -155,6 +156,9 @@ class PrometheusMetrics(Metrics):
 
     def takeover_completed(self, *, after_s: float) -> None:
         self._takeovers.observe(after_s)
+
+    def takeovers_mistaken(self, count: int) -> None:
+        self._mistaken.inc(count)
 
     def stop_ended(self, *, seconds: float) -> None:
         self._stops.observe(seconds)

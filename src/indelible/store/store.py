@@ -295,9 +295,33 @@ class Store(ReadableStore):
         # time would be a second round trip on the hot path.
         return await append_group(self.database, rows, datetime.now(UTC))
 
-    async def beat(self, worker_id: str) -> None:
-        """Record a worker's heartbeat by the database's clock; the first one registers the worker."""
-        await self.database.write(lambda given: leases.beat(given, worker_id), urgent=True, single=True)
+    async def beat(self, worker_id: str, *, lock_key: int | None = None) -> bool:
+        """Record a worker's heartbeat by the database's clock; the first one registers the worker.
+
+        `lock_key` is the session lock that its process holds, by which others see whether it lives. Returns whether
+        nobody has declared it gone.
+        """
+        return await self.database.write(
+            lambda given: leases.beat(given, worker_id, lock_key), urgent=True, single=True
+        )
+
+    async def declare_gone(self, worker_id: str, lock_key: int) -> list[str]:
+        """Declare that the process of a worker is gone, if its lock is free now; returns the busy chats that it held.
+
+        * Any other worker may acquire them at once, before its lease has run out.
+        * A worker without this lock is not declared gone.
+        """
+        if not await self.database.write(lambda given: leases.declare_gone(given, worker_id, lock_key), urgent=True):
+            return []
+        return [chat.chat_id for chat in await self.held(worker_id)]
+
+    async def revive(self, worker_id: str) -> list[str]:
+        """A worker that was declared gone lives; returns the chats of which this takes back a takeover.
+
+        * What was taken from it since then is no takeover for the budget of the turn.
+        """
+        lost = await self.database.write(lambda given: leases.revive(given, worker_id), urgent=True)
+        return [chat_id for chat_id in lost if await self._uncount_takeover(chat_id, worker_id)]
 
     async def retire(self, worker_id: str) -> None:
         """Remove a worker: any other worker may acquire its chats at once."""
@@ -349,6 +373,9 @@ class Store(ReadableStore):
         await self.database.write(forget)
 
     # --- how they are carried out ---
+
+    async def _uncount_takeover(self, chat_id: str, worker_id: str) -> bool:
+        return await self.database.write(lambda given: leases.uncount_takeover(given, chat_id, worker_id))
 
     async def _commit(
         self,

@@ -25,6 +25,7 @@ from indelible.store.journal.writer import Journal
 from indelible.store.queries.open_turn import OpenWork
 from indelible.store.store import Store
 from indelible.tools.toolset import AnyTool
+from indelible.worker.presence import OpenSession
 
 
 class RunLog(Protocol):
@@ -82,7 +83,10 @@ class NoRunLog:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerDependencies:
-    """`find_model(name)` returns the model with this name (None: the setting's), or raises `ModelFailed`."""
+    """`find_model(name)` returns the model with this name (None: the setting's), or raises `ModelFailed`.
+
+    `open_session` opens a connection for the lock by which others see that this process is there (worker/presence.py).
+    """
 
     store: Store
     journal: Journal
@@ -95,6 +99,7 @@ class WorkerDependencies:
     tool_deps: Any = None
     metrics: Metrics = NO_METRICS
     recorder: Recorder | None = None
+    open_session: OpenSession | None = None
     chance: Callable[[], float] = random.random
     hide_secrets: Callable[[str], str] = str
 

@@ -51,6 +51,7 @@ from indelible.worker.chat_runner import BROKEN, ChatRunner
 from indelible.worker.dependencies import WorkerDependencies
 from indelible.worker.outages import Pulse
 from indelible.worker.places import KeptPlace, KnownModels, Places, plan_start, settle
+from indelible.worker.presence import Presence
 from indelible.worker.summaries import Titles
 from indelible.worker.upkeep import ListUpkeep
 
@@ -154,7 +155,7 @@ class Worker:
         with self._notifier.subscribe() as changes:
             async with asyncio.TaskGroup() as group:
                 services = [
-                    group.create_task(self._beat(), name="heartbeat"),
+                    group.create_task(self._make_presence().run(), name="being there"),
                     group.create_task(self._listen(changes), name="listening for changes"),
                     group.create_task(self._clean_up(), name="cleaning up"),
                     group.create_task(self._deps.journal.run(), name="writing the journal"),
@@ -425,10 +426,17 @@ class Worker:
 
     # --- housekeeping ---
 
-    async def _beat(self) -> None:
-        while True:
-            await self._survive(partial(self._deps.store.beat, self.id), what="the heartbeat")
-            await self._deps.clock.sleep(self._deps.settings.heartbeat_interval_s)
+    def _make_presence(self) -> Presence:
+        deps = self._deps
+        return Presence(
+            deps.store,
+            self._notifier,
+            clock=deps.clock,
+            beats_s=deps.settings.heartbeat_interval_s,
+            worker_id=self.id,
+            open_session=deps.open_session,
+            metrics=deps.metrics,
+        )
 
     async def _listen(self, changes: Subscription) -> None:
         while True:

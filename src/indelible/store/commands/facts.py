@@ -27,6 +27,7 @@ from indelible.machine.states import Destination, OpenAttempt, OpenTurn, QueuedR
 from indelible.machine.transitions import Fact, find_facts
 from indelible.store.database.transaction import Dialect, Row, Transaction, to_time
 from indelible.store.queries.history import HEAD_KIND, is_conversation, load_ancestors
+from indelible.store.queries.liveness import is_alive
 from indelible.store.queries.tree import find_destination
 
 _BROKEN: Final = {"failed", "crashed"}
@@ -66,7 +67,7 @@ def _spell_facts(dialect: Dialect) -> str:
         SELECT chats.owner_id, chats.status, chats.archived, chats.head_id, chats.epoch, chats.holder, chats.seq,
             chats.deadline_at, chats.model, chats.usage, chats.cost_nanousd, chats.title IS NOT NULL AS has_title,
             chats.title IS NOT NULL AND NOT chats.title_is_provisional AS titled,
-            {now} workers.heartbeat_at,
+            {now} workers.heartbeat_at, workers.gone_at,
             turns.id AS turn_id, turns.kind, turns.message_id, turns.takeovers, turns.stalled_takeovers,
             turns.journal_rows_at_takeover,
             attempts.id AS attempt_id, attempts.epoch AS attempt_epoch, attempts.step AS attempt_step,
@@ -141,7 +142,7 @@ async def load_snapshot(
         archived=bool(chat["archived"]),
         epoch=chat["epoch"],
         holder=chat["holder"],
-        holder_alive=vacant_s is not None and vacant_s < lease_timeout_s,
+        holder_alive=is_alive(chat["gone_at"], vacant_s=vacant_s, lease_timeout_s=lease_timeout_s),
         head_id=head_id,
         queue=tuple(QueuedRow(id=row["id"], if_busy=row["if_busy"]) for row in queue),
         turn=turn,

@@ -38,6 +38,12 @@ _NEW_TURN: Final = """
 INSERT INTO turns (chat_id, id, kind, message_id, model, started_at, request, number)
 VALUES ($1, $2, $3, $4, $5, $6, $7, (SELECT coalesce(max(number), 0) + 1 FROM turns WHERE chat_id = $1))
 """
+# A worker that was found gone may prove alive; then the takeover does not count (store/queries/leases.py).
+_COUNT_TAKEOVER: Final = """
+UPDATE turns SET takeovers = $4, stalled_takeovers = $5, journal_rows_at_takeover = $6,
+    acquired_from = (SELECT id FROM workers WHERE id = $3 AND gone_at IS NOT NULL)
+WHERE chat_id = $1 AND id = $2
+"""
 _LAST_ATTEMPT: Final = """
 SELECT step, number, outcome FROM attempts WHERE chat_id = $1 AND turn_id = $2
 ORDER BY step DESC, number DESC LIMIT 1
@@ -140,12 +146,8 @@ async def close_turn(change: ChatChange, effect: effects.CloseTurn) -> None:
 
 
 async def record_takeover(change: ChatChange, effect: effects.RecordTakeover) -> None:
-    counted = {
-        "takeovers": effect.takeovers,
-        "stalled_takeovers": effect.stalled,
-        "journal_rows_at_takeover": effect.journal_rows,
-    }
-    await update(change.transaction, "turns", counted, chat_id=change.chat_id, id=change.turn_id)
+    counted = (effect.takeovers, effect.stalled, effect.journal_rows)
+    await change.transaction.run(_COUNT_TAKEOVER, change.chat_id, change.turn_id, change.snapshot.holder, *counted)
     change.takeovers = effect.takeovers
 
 

@@ -2,7 +2,9 @@
 
 Acquiring a chat raises its epoch, and every write of a worker carries the epoch it was given, so a lease need
 not be exact about time: heartbeats only decide how soon another worker may try. They are written and judged by
-the database's clock, which all workers share.
+the database's clock, which all workers share. A worker may also be declared gone before its lease has run out
+(worker/presence.py). If it lives, its next heartbeat finds that out, and what was taken from it meanwhile does not
+count as a takeover.
 
 Acquiring takes several steps (R2). First a plain read that locks nothing chooses candidates. It is only a hint; it
 keeps live workers' chats from crowding out the others. Each candidate is then locked, or skipped if it is locked
@@ -32,6 +34,7 @@ from indelible.errors import NotAllowed, NotFound, StoreFailed
 from indelible.logs import get_logger
 from indelible.machine.commands import Acquire
 from indelible.machine.states import Status
+from indelible.store.database.session_lock import spell_held
 from indelible.store.database.transaction import Dialect, Transaction
 from indelible.store.outcome import Outcome
 from indelible.store.queries.liveness import BUSY_STATUSES, bind_ago, spell_ago, spell_alive
@@ -42,9 +45,39 @@ _NO_LIMIT: Final = 2**31 - 1
 _log: Final = get_logger(__name__)
 
 
-async def beat(transaction: Transaction, worker_id: str) -> None:
-    """Record this worker's heartbeat; the first one registers it. One statement."""
-    await transaction.run(_spell_beat(transaction.dialect), worker_id, bind_ago(transaction.dialect, 0))
+async def beat(transaction: Transaction, worker_id: str, lock_key: int | None = None) -> bool:
+    """Record this worker's heartbeat, and the lock that its process holds; the first one registers it. One statement.
+
+    Returns whether no other process has found that it is gone.
+    """
+    values = (worker_id, bind_ago(transaction.dialect, 0), lock_key)
+    if transaction.dialect == "sqlite":  # has no such locks
+        await transaction.run(_spell_beat("sqlite"), *values)
+        return True
+    row = await transaction.one(f"{_spell_beat('postgresql')} RETURNING gone_at", *values)
+    return row["gone_at"] is None
+
+
+async def declare_gone(transaction: Transaction, worker_id: str, lock_key: int) -> bool:
+    """Let others acquire the chats of a worker whose lock is free; False if it is held by now, or another one.
+
+    The worker's row is locked first, against its heartbeat, and its lock is judged in a later statement (R1).
+    """
+    if await transaction.one(_LOCK_WORKER, worker_id, lock_key) is None or transaction.dialect == "sqlite":
+        return False
+    return await transaction.run(_DECLARE_GONE, worker_id, lock_key) > 0
+
+
+async def revive(transaction: Transaction, worker_id: str) -> list[str]:
+    """Count a worker as alive that was found gone; returns the chats that were taken from it and are still running."""
+    await transaction.run("UPDATE workers SET gone_at = NULL WHERE id = $1", worker_id)
+    return [row["chat_id"] for row in await transaction.all(_LOST_BY, worker_id)]
+
+
+async def uncount_takeover(transaction: Transaction, chat_id: str, worker_id: str) -> bool:
+    """Take back that the turn of this chat lost this worker, because the worker lives; under the chat's lock."""
+    await transaction.one("SELECT id FROM chats WHERE id = $1 FOR NO KEY UPDATE", chat_id)
+    return await transaction.run(_UNCOUNT, chat_id, worker_id) > 0
 
 
 async def retire(transaction: Transaction, worker_id: str) -> None:
@@ -159,9 +192,19 @@ async def probe_chats(
 def _spell_beat(dialect: Dialect) -> str:
     now = spell_ago(dialect, 2)
     return f"""
-        INSERT INTO workers (id, started_at, heartbeat_at) VALUES ($1, {now}, {now})
-        ON CONFLICT (id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at
+        INSERT INTO workers (id, started_at, heartbeat_at, lock_key) VALUES ($1, {now}, {now}, $3)
+        ON CONFLICT (id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at, lock_key = excluded.lock_key
         """
+
+
+_LOCK_WORKER: Final = "SELECT id FROM workers WHERE id = $1 AND lock_key = $2 AND gone_at IS NULL FOR UPDATE"
+_DECLARE_GONE: Final = f"UPDATE workers SET gone_at = clock_timestamp() WHERE id = $1 AND NOT {spell_held('$2')}"
+_LOST_BY: Final = "SELECT chat_id FROM turns WHERE acquired_from = $1 AND ended_at IS NULL ORDER BY chat_id"
+_UNCOUNT: Final = """
+    UPDATE turns SET takeovers = takeovers - 1, acquired_from = NULL,
+        stalled_takeovers = CASE WHEN stalled_takeovers > 0 THEN stalled_takeovers - 1 ELSE 0 END
+    WHERE chat_id = $1 AND acquired_from = $2 AND ended_at IS NULL
+    """
 
 
 # Below, $1 is the asking worker and $2 the lease timeout.

@@ -1,8 +1,14 @@
 """Which workers are alive, by the database's clock, the status of a chat without a live holder, and which chats wait.
 
-A worker is alive if its last heartbeat is younger than the lease timeout. PostgreSQL reads its clock within the
-statement, which saves a round trip; SQLite has no clock of its own, so the time is a parameter of the statement. So
-each moment has two halves: its SQL (`spell_ago`), and the value to bind (`bind_ago`).
+A worker is dead if its last heartbeat is older than the lease timeout, or if another process has declared it gone: the
+lock of its session was free (worker/presence.py). This rule is written here, once in SQL and once for a row that was
+read, and everybody who asks uses it: acquiring, stopping, `pending`, vacancy.
+
+PostgreSQL reads its clock within the statement, which saves a round trip; SQLite has no clock of its own, so the time
+is a parameter of the statement. So each moment has two halves: its SQL (`spell_ago`), and the value to bind
+(`bind_ago`).
+
+Must stay true (tests/store/test_liveness.py): both spellings of the rule agree, and so does everybody who asks.
 """
 
 from __future__ import annotations
@@ -36,7 +42,17 @@ def bind_ago(dialect: Dialect, seconds: float) -> datetime | timedelta:
 
 def spell_alive(dialect: Dialect, place: int) -> str:
     """The ids of the live workers; parameter `$place` is the lease timeout."""
-    return f"SELECT id FROM workers WHERE heartbeat_at > {spell_ago(dialect, place)}"
+    return spell_alive_since(spell_ago(dialect, place))
+
+
+def spell_alive_since(moment: str) -> str:
+    """The ids of the live workers; a lease that was not renewed since this moment has run out."""
+    return f"SELECT id FROM workers WHERE heartbeat_at > {moment} AND gone_at IS NULL"
+
+
+def is_alive(gone_at: datetime | str | None, *, vacant_s: float | None, lease_timeout_s: float) -> bool:
+    """The same of a worker's row, whose last heartbeat was `vacant_s` ago; None: there is no row."""
+    return vacant_s is not None and vacant_s < lease_timeout_s and gone_at is None
 
 
 async def load_vacant(
