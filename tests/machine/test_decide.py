@@ -76,7 +76,7 @@ def test_retry_continues_a_visible_partial(chat_in: ChatIn) -> None:
     ]
 
 
-def test_retry_asks_anew_when_nothing_was_said(chat_in: ChatIn) -> None:
+def test_retry_asks_anew_when_nothing_was_written(chat_in: ChatIn) -> None:
     chat = chat_in(State.RUNNING)
     chat.open_attempt.has_text = False
     chat.fail()
@@ -301,7 +301,7 @@ def test_finish_turn_without_a_queue_lets_go(chat_in: ChatIn) -> None:
     assert chat.roles[-1] == "assistant"
 
 
-def test_a_model_that_said_nothing_leaves_a_notice(chat_in: ChatIn) -> None:
+def test_a_model_that_wrote_nothing_leaves_a_notice(chat_in: ChatIn) -> None:
     chat = chat_in(State.RUNNING)
     chat.open_attempt.has_text = False
     decision = chat.do(FinishTurn(epoch=chat.epoch, turn_id=chat.open_turn.id))

@@ -328,7 +328,7 @@ async def test_a_description_changes_what_it_names_and_leaves_the_rest(chat: Dri
     assert row.pinned is True
 
 
-async def test_a_description_is_told_but_for_what_is_between_the_chat_and_its_model(chat: Driver) -> None:
+async def test_an_update_is_announced_without_what_is_between_the_chat_and_its_model(chat: Driver) -> None:
     seq = (await chat.row()).seq
     told = ChatPatch(title="Rain", pinned=False, system_prompt="Secret.", parameters={"k": 1})
     await chat.do(c.UpdateChat(), payload=told)
@@ -337,7 +337,7 @@ async def test_a_description_is_told_but_for_what_is_between_the_chat_and_its_mo
 
 
 @pytest.mark.parametrize("mode", ["off", "errors", "all", None])
-async def test_what_is_recorded_of_a_chat_is_chosen_and_told_like_its_title(chat: Driver, mode: Any) -> None:
+async def test_the_debug_mode_of_a_chat_is_set_and_announced_like_its_title(chat: Driver, mode: Any) -> None:
     await chat.do(c.UpdateChat(), payload=ChatPatch(debug="all"))
     seq = (await chat.row()).seq
     await chat.do(c.UpdateChat(), payload=ChatPatch(debug=mode))

@@ -149,7 +149,7 @@ async def test_an_error_and_its_notice_are_kept(chat: Driver) -> None:
     assert ("error", None, view.error) in await chat.told()
 
 
-async def test_what_is_told_of_a_wait_is_kept(chat: Driver) -> None:
+async def test_the_error_of_a_wait_is_kept(chat: Driver) -> None:
     await chat.end(c.CommitStep, failed=True)
     await chat.end(c.AnnounceRetry, retry={"kind": "overloaded", "message": ODD})
     assert (await chat.store.view(chat.id)).retry == {"kind": "overloaded", "message": KEPT}

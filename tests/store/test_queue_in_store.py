@@ -160,7 +160,7 @@ async def test_a_promoted_message_says_so_too(chat: Driver) -> None:
     assert told[-1] == {"queued": rows["q1"]}
 
 
-async def test_the_next_turn_is_told_though_the_chat_runs_on(chat: Driver) -> None:
+async def test_the_next_turn_is_announced_though_the_chat_runs_on(chat: Driver) -> None:
     await send(chat, "q1")
     seq, first = (await chat.row()).seq, chat.turn_id
     await chat.end(c.FinishTurn, pending=REPLY)

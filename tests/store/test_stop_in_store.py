@@ -202,7 +202,7 @@ async def stop(chat: Driver, *, alive: bool) -> None:
     await chat.check()
 
 
-async def test_a_failure_that_arrives_in_a_stop_is_told_as_the_stop_that_it_is(chat: Driver) -> None:
+async def test_a_failure_that_arrives_during_a_stop_is_reported_as_the_stop(chat: Driver) -> None:
     await chat.do(c.Interrupt())
     await chat.end(c.Fail, error={"kind": "timeout", "message": "Gone."}, notice="The provider is gone.")
     await chat.check()
