@@ -10,8 +10,8 @@ from typing import Any
 
 import openai
 import pytest
+from tests.server.compat.compat_clients import open_openai
 from tests.server.compat.test_responses import WEATHER, call_weather
-from tests.server.compat.wire_clients import open_openai
 from tests.support.app_harness import AppHarness
 from tests.support.running_server import say, say_half
 from tests.support.waiting import deadline
@@ -247,7 +247,7 @@ async def test_thoughts_that_are_sent_back_are_kept_and_what_has_no_place_is_ref
 
 
 async def test_what_files_a_request_reaches_the_model_and_its_response(harness: AppHarness) -> None:
-    """`metadata`, `service_tier`, `prompt_cache_key` and `safety_identifier`, on both wires."""
+    """`metadata`, `service_tier`, `prompt_cache_key` and `safety_identifier`, on both APIs."""
     model = ScriptedModel([say("Yes.")] * 2)
     server = await harness.start_server(model)
     filed: dict[str, Any] = {
