@@ -1,7 +1,7 @@
 """What a command does to a chat, rule by rule: turns, and the calls that stand open (rule 3.0 and 3.2).
 
 The chats are those of conftest.py: what is decided is carried out, and the tests look at what became of it.
-Where a command may lead at all is test_table.py. The queue is test_queue_rules.py; stopping, and who may
+Where a command may lead at all is test_transitions.py. The queue is test_queue_rules.py; stopping, and who may
 write, is test_stop_and_lease.py; arbitrary histories are test_random_walk.py.
 """
 

@@ -1,6 +1,6 @@
 """When an exchange counts, and that its caller never notices (rule 7.1, S27 to S34, S40, S41).
 
-Bodies that are judged at their close are in test_transport_bodies.py.
+Bodies that are judged at their close are in test_recorded_bodies.py.
 """
 
 from __future__ import annotations

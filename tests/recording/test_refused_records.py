@@ -1,6 +1,6 @@
 """Records that a database does not take: one of them does not cost the others, and a database that is away costs none.
 
-They break real constraints of the real tables. A batch is halved until what was to blame stands alone (sql_records.py).
+They break real constraints of the real tables. A batch is halved until the culprit is alone (recording/storage.py).
 """
 
 from __future__ import annotations

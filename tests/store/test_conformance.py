@@ -1,4 +1,4 @@
-"""Every command in every state, on both databases: what port.py promises of `execute`.
+"""Every command in every state, on both databases: what store/store.py promises of `execute`.
 
 Chats are brought into a state by real commands. A command that the table allows leads to a state that it
 names, and the rows agree with it (driver.py). One that it does not allow raises, and the dump of all tables
@@ -7,7 +7,7 @@ chat serves them all; each allowed command gets a copy of one.
 
 Workers name what they know. Where the turn they speak of is over, that is no refusal: somebody ended it.
 
-Neighbours: test_endings.py (what an ended attempt leaves), test_queue_in_store.py, test_history_in_store.py,
+Neighbours: test_finish_attempt.py (what an ended attempt leaves), test_queue_in_store.py, test_history_in_store.py,
 test_stop_in_store.py.
 """
 

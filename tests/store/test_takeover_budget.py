@@ -1,7 +1,7 @@
 """Chats whose workers die again and again, on both databases: what counts, and when it is enough (rule 10.16).
 
 Workers die by being buried: the chat names a holder that does not beat. The rules alone are
-tests/machine/test_takeovers.py; that an attempt is closed with what it said is test_endings.py.
+tests/machine/test_takeovers.py; that an attempt is closed with its text is test_finish_attempt.py.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ async def test_giving_up_tells_readers_what_became_of_the_attempt_and_why(chat: 
     await chat.start()
     seq = (await chat.row()).seq
     await take_over(chat)
-    told = (await chat.told())[seq:]
+    told = (await chat.list_events())[seq:]
     assert [kind for kind, _, _ in told] == ["reset", "message", "error", "status"]
     assert told[0][2]["attempt"] == chat.attempt_id
     ended = {"turn": chat.turn_id, "outcome": "failed"}
