@@ -15,13 +15,14 @@ from bench import debug, files, growth, loop, page, providers, store, worker
 from bench.crowd import measure as crowd
 from bench.latency import measure as latency
 from bench.lists import measure as lists
-from bench.over_http import against, layers, wires
+from bench.over_http import against, compat, layers
 from bench.over_http import measure as http
 from bench.scale import measure as scale
 from bench.scale import picture as model
 
 BENCHES: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "against": against.measure,
+    "compat": compat.measure,
     "crowd": crowd.measure,
     "debug": debug.measure,
     "files": files.measure,
@@ -36,7 +37,6 @@ BENCHES: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "providers": providers.measure,
     "scale": scale.measure,
     "store": store.measure,
-    "wires": wires.measure,
     "worker": worker.measure,
 }
 

@@ -381,16 +381,16 @@ def test_a_chat_on_a_server_is_answered_stopped_and_resumed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "said"),
+    ("arguments", "status", "expected"),
     [
         (("--server", "http://127.0.0.1:9", "--database", "x.db"), 2, "Choose either --server or --database."),
         (("--server", "127.0.0.1:9"), 2, "The server's URL must begin with http:// or https://"),
     ],
 )
-def test_a_server_that_cannot_be_used_is_one_line(arguments: tuple[str, ...], status: int, said: str) -> None:
+def test_a_server_that_cannot_be_used_is_one_line(arguments: tuple[str, ...], status: int, expected: str) -> None:
     done = run_indelible("chat", *arguments, typed="hello\n")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1)
-    assert said in done.stderr
+    assert expected in done.stderr
 
 
 # --- in a pipe ---------------------------------------------------------------------------
@@ -509,7 +509,7 @@ def test_records_can_be_looked_at_beside_a_chat_that_is_open() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "said"),
+    ("arguments", "status", "expected"),
     [
         ((), 1, "There are no chats yet."),
         (("7",), 1, "There are no chats yet."),
@@ -523,14 +523,14 @@ def test_records_can_be_looked_at_beside_a_chat_that_is_open() -> None:
     ],
 )
 def test_a_mistake_about_records_is_one_line(
-    arguments: tuple[str, ...], status: int, said: str, working_directory: Path
+    arguments: tuple[str, ...], status: int, expected: str, working_directory: Path
 ) -> None:
     (working_directory / "notes.json").write_text("{}")
     run_indelible("migrate")
     done = run_indelible("debug", *arguments)
     assert (done.returncode, done.stdout) == (status, "")
     assert done.stderr.startswith("indelible: ")
-    assert said in done.stderr
+    assert expected in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -558,7 +558,7 @@ def test_a_database_that_another_chat_works_on_is_one_line_and_can_be_listed_bes
 
 
 @pytest.mark.parametrize(
-    ("database", "said"),
+    ("database", "expected"),
     [
         ("nowhere/chats.db", "nowhere"),
         ("notes.txt", "notes.txt is not a SQLite database."),
@@ -568,28 +568,28 @@ def test_a_database_that_another_chat_works_on_is_one_line_and_can_be_listed_bes
 )
 @pytest.mark.parametrize("command", ["chat", "chats"])
 def test_a_database_that_cannot_be_opened_is_one_line(
-    command: str, database: str, said: str, working_directory: Path
+    command: str, database: str, expected: str, working_directory: Path
 ) -> None:
     (working_directory / "notes.txt").write_text("These are notes, and no database at all." * 100)
     done = run_indelible(command, "--database", database, typed="hello\n")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("indelible: ")
-    assert said in done.stderr
+    assert expected in done.stderr
     assert done.stderr.count("\n") == 1
     assert "hush" not in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (("--resume",), "There are no chats yet. Start one with: indelible chat"),
         (("--resume", "chat_nope"), "Chat 'chat_nope' not found. List chats with: indelible chats"),
         (("3",), "There are no chats yet. Start one with: indelible chat"),
     ],
 )
-def test_a_chat_that_is_not_there_cannot_be_resumed(arguments: tuple[str, ...], said: str) -> None:
+def test_a_chat_that_is_not_there_cannot_be_resumed(arguments: tuple[str, ...], expected: str) -> None:
     done = run_indelible("chat", *arguments)
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"indelible: {said}\n")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"indelible: {expected}\n")
 
 
 # --- the command line --------------------------------------------------------------------
@@ -623,7 +623,7 @@ def test_the_help_of_chat_has_examples() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (("chat", "--model", "oracle"), "Unknown model 'oracle'. Use demo, or provider:NAME"),
         (("serve", "--model", "antropic:claude"), "Did you mean anthropic:NAME?"),
@@ -650,12 +650,12 @@ def test_the_help_of_chat_has_examples() -> None:
         (("migrate", "--database", ""), "database = '', from an argument: it must be a file or a URL, not empty"),
     ],
 )
-def test_a_mistake_on_the_command_line_is_one_line(arguments: tuple[str, ...], said: str) -> None:
+def test_a_mistake_on_the_command_line_is_one_line(arguments: tuple[str, ...], expected: str) -> None:
     done = run_indelible(*arguments)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("indelible: ")
-    assert said in done.stderr
+    assert expected in done.stderr
     assert done.stderr.count("\n") == 1
 
 

@@ -44,7 +44,7 @@ def run_suite(place: Path, text: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     {
         "a warning": ("def test_it(): say()", "WARNING indelible.made_up: the disk is full (OSError: swallowed)"),
         "an error": ("def test_it(): say(level=logging.ERROR)", "ERROR indelible.made_up: the disk is full"),
@@ -56,10 +56,10 @@ def run_suite(place: Path, text: str) -> tuple[int, str]:
         ),
     }.values(),
 )
-def test_a_test_that_logs_an_undeclared_warning_fails_and_names_it(text: str, told: str, tmp_path: Path) -> None:
+def test_a_test_that_logs_an_undeclared_warning_fails_and_names_it(text: str, expected: str, tmp_path: Path) -> None:
     status, output = run_suite(tmp_path, text)
     assert status == pytest.ExitCode.TESTS_FAILED, output
-    assert told in output
+    assert expected in output
 
 
 @pytest.mark.parametrize(

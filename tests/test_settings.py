@@ -177,7 +177,7 @@ def test_a_bad_argument_is_named_as_one() -> None:
     assert "tool_timeout_s = 0, from an argument: " in read_problem(tool_timeout_s=0)
 
 
-def test_every_problem_is_told_at_once(empty_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_problem_is_reported_at_once(empty_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (empty_place / FILE).write_text('model = ""\n')
     monkeypatch.setenv("INDELIBLE_RETRY_BUDGET_S", "-1")
 

@@ -17,8 +17,8 @@ import asyncpg
 from bench.lists.corpus import CHAT_COLUMNS, MESSAGE_COLUMNS, OTHERS, OWNER, Message, Row, make_chats, make_messages
 from indelible.store.database.address import parse_address
 from indelible.store.database.sqlite import connect
-from indelible.store.database.transaction import format_time, spell_for_sqlite
-from indelible.store.search_index import spell_insert
+from indelible.store.database.transaction import format_time, translate_statement
+from indelible.store.search_index import build_insert
 
 Advance = Callable[[int], None]
 """Tells how many more messages are loaded."""
@@ -54,7 +54,7 @@ def _load_sqlite(address: str, advance: Advance) -> None:
     def insert(table: str, columns: tuple[str, ...], rows: Iterator[Row] | list[Row]) -> None:
         places = ", ".join("?" * len(columns))
         statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places})"  # noqa: S608  (names of ours)
-        connection.executemany(statement, map(_spell_times, rows))
+        connection.executemany(statement, map(_build_times, rows))
 
     def set_buffer(size: int) -> None:
         connection.execute("INSERT INTO search_index (search_index, rank) VALUES ('hashsize', ?)", (size,))
@@ -65,7 +65,7 @@ def _load_sqlite(address: str, advance: Advance) -> None:
         set_buffer(_LARGE_BUFFER)
         insert("users", _USER_COLUMNS, _make_users())
         insert("chats", CHAT_COLUMNS, make_chats())
-        add_entry = spell_for_sqlite(spell_insert("sqlite")).sql
+        add_entry = translate_statement(build_insert("sqlite")).sql
         for chunk in _batch(make_messages()):
             insert("messages", MESSAGE_COLUMNS, [message.row for message in chunk])
             connection.executemany(add_entry, [message.entry for message in chunk])
@@ -77,7 +77,7 @@ def _load_sqlite(address: str, advance: Advance) -> None:
         connection.close()
 
 
-def _spell_times(row: Row) -> list[Any]:
+def _build_times(row: Row) -> list[Any]:
     return [format_time(value) if isinstance(value, datetime) else value for value in row]
 
 

@@ -7,6 +7,6 @@ contenders.py   starts each of them, and Indelible on both databases, as process
 wire.py         the client's side of HTTP over raw sockets
 load.py         users: they send, read to the end, and note when each piece came
 measure.py      rounds, one contender after the other; CPU of whole process trees; tables, JSON and a picture
-wires.py        the same server on the compatible wires, against its native feed (`python -m bench wires`)
+compat.py       the same server on the compatible APIs, against its native feed (`python -m bench compat`)
 layers.py       where the time goes, by layer of the code (`python -m bench layers`), with the sampler of sampled.py
 """

@@ -43,11 +43,10 @@ _OWN: Final = {
 _FOREIGN: Final = {
     "aiohttp": "aiohttp (provider)",
     "asyncpg": "asyncpg",
-    "uvicorn": "uvicorn and FastAPI",
-    "starlette": "uvicorn and FastAPI",
-    "fastapi": "uvicorn and FastAPI",
-    "pydantic": "uvicorn and FastAPI",
-    "anyio": "uvicorn and FastAPI",
+    "uvicorn": "uvicorn and Starlette",
+    "httptools": "uvicorn and Starlette",
+    "starlette": "uvicorn and Starlette",
+    "anyio": "uvicorn and Starlette",
 }
 _LOOP: Final = ("/asyncio/runners.py", "/uvicorn/_compat.py", "/uvicorn/server.py")
 """Where the event loop is run: what is innermost here is in no callback."""

@@ -1,7 +1,7 @@
 """OpenTelemetry traces: a span per turn, step, attempt and tool call, each inside the one before.
 
 `span` uses OpenTelemetry's API, and only if the program has loaded it and set a tracer provider, as every program that
-exports traces has: it looks for the module and imports nothing. FastAPI loads the API wherever it is installed, so the
+exports traces has: it looks for the module and imports nothing. Libraries load the API wherever it is installed, so the
 module alone says nothing. Without a provider a span is one object that does nothing, the same for all. There is none
 per token: an attempt of any length costs one span.
 

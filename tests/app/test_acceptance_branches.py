@@ -229,7 +229,7 @@ async def test_s67_a_queued_message_keeps_the_model_of_the_time_it_was_queued(
 
 
 @pytest.mark.parametrize("how", ["fork", "branch"])
-async def test_s68_the_model_is_never_told_that_a_tool_did_not_run_that_did(
+async def test_s68_the_model_never_reads_that_a_tool_did_not_run_that_did(
     open_user: OpenUser, database: str, how: str
 ) -> None:
     model = ScriptedModel([CALL, say("Rain."), say("Yes.")])
@@ -323,7 +323,7 @@ async def test_s75_an_error_stays_on_its_branch(open_user: OpenUser, database: s
     ],
     ids=["length", "content filter", "max steps"],
 )
-async def test_s77_every_end_is_told_and_has_its_reason(
+async def test_s77_every_end_is_announced_and_has_its_reason(
     open_user: OpenUser, database: str, script: Any, reason: str, notice: str
 ) -> None:
     model = ScriptedModel([script, say("Go on.")])

@@ -105,7 +105,7 @@ async def test_what_is_under_way_when_it_closes_goes_on_when_it_opens_again(data
     assert said == ["Well", " then"]
 
 
-async def test_a_reader_is_told_that_the_program_closes(database: str) -> None:
+async def test_a_reader_learns_that_the_program_closes(database: str) -> None:
     async with open_app(database, model=ScriptedModel([HANG]), settings=SETTINGS) as app:
         chat = await app.create_chat()
         reading = asyncio.create_task(chat.send("Talk")._read_all())

@@ -213,7 +213,7 @@ async def test_a_program_that_leaves_its_loops_over_http_ends_without_a_word(har
 
 
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
-async def test_a_server_that_relays_a_feed_ends_when_it_is_told_and_cuts_no_reply(number: str, tmp_path: Path) -> None:
+async def test_a_server_that_relays_a_feed_ends_on_its_signal_and_cuts_no_reply(number: str, tmp_path: Path) -> None:
     printed = ["the feed has ended", "True", "the app is closed", "served"]
     status, lines, complaints = await run_program(SERVES, str(tmp_path / "chats.db"), number)
     assert (status, sorted(lines), complaints) == (0, sorted(printed), "")
@@ -313,7 +313,7 @@ async def test_between_two_feeds_a_program_may_change_its_handler(is_called: boo
         assert signal.getsignal(signal.SIGTERM) is first
 
 
-async def test_a_task_that_is_cancelled_while_its_feed_is_told_to_end_is_cancelled(database: str) -> None:
+async def test_a_task_that_is_cancelled_while_its_feed_ends_is_cancelled(database: str) -> None:
     with handling([], signal.SIGTERM):
         async with indelible.open(database, model="demo") as app:
             chat = await app.create_chat()

@@ -97,7 +97,7 @@ class Nothing:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         ({"model": Nothing()}, "model: .*it has no provider, name, context_limit, stream. Give a model's name"),
         ({"model": ScriptedModel}, "model: ScriptedModel is a class. Give an instance of it"),
@@ -110,10 +110,10 @@ class Nothing:
     ],
 )
 async def test_a_wrong_argument_is_refused_by_open_and_not_by_the_first_reply(
-    tmp_path: Path, arguments: dict[str, Any], told: str
+    tmp_path: Path, arguments: dict[str, Any], expected: str
 ) -> None:
     given = {"database": tmp_path / "chats.db", "settings": SETTINGS, **arguments}
-    with pytest.raises(TypeError, match=told):
+    with pytest.raises(TypeError, match=expected):
         async with indelible.open(**given):
             pytest.fail("it was opened")
     assert await asyncio.to_thread(lambda: list(tmp_path.iterdir())) == []

@@ -465,7 +465,7 @@ async def test_what_is_refused_raises_and_changes_nothing(harness: AppHarness) -
     assert (await harness.store.view(chat.id)).seq == seq
 
 
-async def test_a_full_queue_is_told(harness: AppHarness) -> None:
+async def test_a_full_queue_is_reported(harness: AppHarness) -> None:
     await harness.start_worker(ScriptedModel([HANG]), settings=make_settings())
     chat = await harness.app.create_chat("a")
     for number in range(20):

@@ -253,7 +253,7 @@ async def test_no_message_is_missing_after_going_back_to_a_version(browser: Brow
             assert numbers == list(range(300))
 
 
-async def test_a_hit_of_a_search_is_shown_or_said_to_be_in_another_version(browser: Browser, database: str) -> None:
+async def test_a_hit_of_a_search_is_shown_or_reported_to_be_in_another_version(browser: Browser, database: str) -> None:
     async with serve_app(database, ScriptedModel([say("Platypus."), say("Second.")])) as server:
         call = [{"type": "tool_call", "id": "c1", "name": "look", "arguments": "{}"}]
         result = [{"type": "tool_result", "call_id": "c1", "name": "look", "output": "x"}]

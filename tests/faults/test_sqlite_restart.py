@@ -32,7 +32,7 @@ async def test_a_killed_process_that_is_started_again_goes_on_at_once(harness: P
     assert [turn.takeovers for turn in stored.turns] == [1]
 
 
-async def test_a_second_process_is_told_who_has_the_file_and_the_first_goes_on(
+async def test_a_second_process_learns_who_has_the_file_and_the_first_goes_on(
     harness: ProcessHarness, app: App
 ) -> None:
     await harness.start_worker()

@@ -123,7 +123,7 @@ async def find_busiest(
 # --- told to leave ---
 
 
-async def test_chats_of_a_worker_that_is_told_to_leave_go_on_without_waiting_for_its_lease(
+async def test_chats_of_a_worker_that_is_terminated_go_on_without_waiting_for_its_lease(
     harness: ProcessHarness, app: App
 ) -> None:
     await harness.start_worker(**ENDLESS_LEASES)

@@ -22,7 +22,7 @@ from indelible.testing.invariants import find_faults, load_chat
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told to leave"])
-async def test_no_tool_runs_twice_unless_it_may_and_the_model_is_told(
+async def test_no_tool_runs_twice_unless_it_may_and_the_model_learns_it(
     harness: ProcessHarness, app: App, how: signal.Signals
 ) -> None:
     first = await harness.start_worker(**SHORT_LEASES)

@@ -37,7 +37,7 @@ async def wait_for(events: Any, kind: str, **fields: Any) -> FeedEvent:
     raise AssertionError("the feed ended too early")
 
 
-async def test_s90_a_reader_is_told_that_all_workers_are_dead_and_that_one_works_again(
+async def test_s90_a_reader_learns_that_all_workers_are_dead_and_that_one_works_again(
     app_harness: AppHarness,
 ) -> None:
     harness = app_harness
@@ -60,7 +60,7 @@ async def test_s90_a_reader_is_told_that_all_workers_are_dead_and_that_one_works
         await wait_for(events, "status", status="idle")
 
 
-async def test_s90_a_reader_is_told_that_a_worker_works_again_though_it_says_nothing(app_harness: AppHarness) -> None:
+async def test_s90_a_reader_learns_that_a_worker_works_again_though_it_writes_nothing(app_harness: AppHarness) -> None:
     harness = app_harness
     running = await harness.start_worker(HangingModel())
     chat = await harness.app.create_chat("Hello")

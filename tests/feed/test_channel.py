@@ -90,7 +90,7 @@ async def test_the_same_row_twice_is_passed_on_once_and_costs_nothing(harness: F
         assert harness.store.calls == []
 
 
-async def test_a_row_of_an_attempt_that_nobody_has_told_of_is_read(harness: FeedHarness) -> None:
+async def test_a_row_of_an_attempt_that_was_not_announced_is_read(harness: FeedHarness) -> None:
     """Its number may be the next one by chance."""
     chat = await harness.create_streaming()
     async with watching(harness, chat) as (channel, seen):
@@ -170,7 +170,7 @@ async def watching(
     harness.feed._close_channel(chat.id, channel)
 
 
-async def test_rows_that_come_while_the_watch_reads_are_told_after_what_it_reads(harness: FeedHarness) -> None:
+async def test_rows_that_come_while_the_watch_reads_are_sent_after_what_it_reads(harness: FeedHarness) -> None:
     chat = await harness.create_streaming()
     async with harness.read(chat) as seen:
         await seen.catch_up()

@@ -42,7 +42,7 @@ async def go_live(reader: Reader, chat: StreamedChat) -> None:
     assert read_text(await next_event) == "Live. "
 
 
-async def test_a_slow_reader_beside_a_fast_one_holds_little_and_is_told_to_start_anew(harness: FeedHarness) -> None:
+async def test_a_slow_reader_beside_a_fast_one_holds_little_and_has_to_start_anew(harness: FeedHarness) -> None:
     chat = await harness.create_streaming()
     words = [f"{number:03}" + "x" * 1000 for number in range(100)]
     async with harness.feed.open(chat.id) as slow, harness.read(chat) as fast:
@@ -94,7 +94,7 @@ async def test_a_reader_that_is_somewhat_late_reads_the_store_and_needs_no_snaps
     assert harness.metrics.resyncs == 0
 
 
-async def test_a_reader_that_never_catches_up_is_told_to_start_anew(harness: FeedHarness) -> None:
+async def test_a_reader_that_never_catches_up_has_to_start_anew(harness: FeedHarness) -> None:
     chat = await harness.create_streaming()
     async with harness.feed.open(chat.id) as slow:
         await go_live(slow, chat)

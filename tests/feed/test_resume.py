@@ -72,7 +72,9 @@ async def test_resuming_at_every_cursor_gives_the_rest_and_nothing_else(harness:
         check_order([*whole[:place], *rest])
 
 
-async def test_replaying_from_the_start_is_what_was_told_live_and_packing_changes_nothing(harness: FeedHarness) -> None:
+async def test_replaying_from_the_start_gives_what_was_sent_live_and_packing_changes_nothing(
+    harness: FeedHarness,
+) -> None:
     chat, whole = await record(harness)
 
     assert tell(await read_everything(harness, chat, START)) == tell(whole)
@@ -81,7 +83,7 @@ async def test_replaying_from_the_start_is_what_was_told_live_and_packing_change
     assert tell(await read_everything(harness, chat, whole[9].cursor)) == tell(whole[10:])
 
 
-async def test_what_an_attempt_said_is_what_the_message_says_that_ends_it(harness: FeedHarness) -> None:
+async def test_the_message_that_ends_an_attempt_has_the_attempts_text(harness: FeedHarness) -> None:
     _, whole = await record(harness)
 
     told = check_order(whole)

@@ -28,7 +28,7 @@ async def answer(chat: StreamedChat) -> None:
     await chat.close(c.FinishTurn)
 
 
-async def test_a_reader_that_joins_after_the_turn_has_ended_is_not_told_that_it_waits(harness: FeedHarness) -> None:
+async def test_a_reader_that_joins_after_the_turn_has_ended_sees_no_waiting(harness: FeedHarness) -> None:
     chat = await harness.create_streaming()
     async with harness.read(chat) as first:
         await first.catch_up()

@@ -275,9 +275,7 @@ async def test_s20_a_save_during_a_shutdown_or_a_lost_lease_never_makes_the_run_
 
 
 @pytest.mark.parametrize(("stop", "end"), [("interrupt", TurnInterrupted), ("shutdown", TurnShutDown)])
-async def test_s21_an_interrupt_and_a_shutdown_can_be_told_apart(
-    harness: LoopHarness, stop: str, end: type[TurnEnd]
-) -> None:
+async def test_s21_an_interrupt_differs_from_a_shutdown(harness: LoopHarness, stop: str, end: type[TurnEnd]) -> None:
     task = harness.start(ScriptedModel([[parts.text_delta("1", "It"), parts.hang()]]))
     await harness.heard(TextDelta)
     getattr(harness.scope, stop)()

@@ -169,7 +169,7 @@ async def test_s8_holds_when_nobody_wants_to_know(harness: LoopHarness) -> None:
 
 
 @pytest.mark.may_log("report_unsaved failed", "the reply could not be saved after the stop")
-async def test_s8_holds_when_the_one_who_is_told_fails_too(harness: LoopHarness) -> None:
+async def test_s8_holds_when_the_listener_fails_too(harness: LoopHarness) -> None:
     async def fail(error: BaseException) -> None:
         raise RuntimeError("no line to the monitoring either") from error
 

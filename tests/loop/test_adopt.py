@@ -105,10 +105,10 @@ async def test_an_idempotent_call_that_had_begun_is_run_again_with_the_same_key(
 
 
 @pytest.mark.parametrize(
-    ("begun", "told"), [([ToolStarted("l", "look")], OUTCOME_UNKNOWN), ([], "before this tool began")]
+    ("begun", "expected"), [([ToolStarted("l", "look")], OUTCOME_UNKNOWN), ([], "before this tool began")]
 )
 async def test_a_stop_before_it_runs_again_does_not_say_that_an_earlier_worker_had_not_begun_it(
-    begun: list[Part], told: str, harness: LoopHarness
+    begun: list[Part], expected: str, harness: LoopHarness
 ) -> None:
     async def record(part: Part, call: ToolCallRecord) -> None:
         if isinstance(part, ToolStarted):
@@ -118,7 +118,7 @@ async def test_a_stop_before_it_runs_again_does_not_say_that_an_earlier_worker_h
     await adopt(harness, call("l", "look"), FINISH, *begun, record=record, answers=0)
     assert ran == []
     (result,) = [block for block in harness.only.blocks if isinstance(block, ToolResult)]
-    assert told in result.output
+    assert expected in result.output
     assert (result.interrupted, result.started_at) == (True, None)
 
 

@@ -177,7 +177,7 @@ async def test_a_404_breaks_the_chain_once_in_a_turn_and_then_means_what_it_says
     assert len(plain.calls) == 1
 
 
-async def test_s42_the_retry_is_at_once_and_told(harness: LoopHarness) -> None:
+async def test_s42_the_retry_is_at_once_and_announced(harness: LoopHarness) -> None:
     model = ScriptedModel([RuntimeError(NOT_FOUND), ANSWER], provider="openai")
     await harness.start(model, messages=NEWS, call=CHAINED)
     assert [(event.kind, event.delay_ms, event.attempt) for event in harness.retries] == [("chain_broken", 0, 1)]
@@ -528,7 +528,9 @@ async def test_a_chain_that_breaks_after_visible_text_keeps_the_text_and_goes_on
     assert [step.provider_response_id for step in harness.saved] == [None, "resp_2"]
 
 
-async def test_a_stop_while_the_history_is_reloaded_ends_the_run_and_keeps_what_was_said(harness: LoopHarness) -> None:
+async def test_a_stop_while_the_history_is_reloaded_ends_the_run_and_keeps_what_was_written(
+    harness: LoopHarness,
+) -> None:
     reloading = asyncio.Event()
 
     async def reload() -> list[Message]:
@@ -693,7 +695,7 @@ LINKED: dict[str, tuple[list[Message], list[Message]]] = {
 
 
 @pytest.mark.parametrize(("history", "sent"), LINKED.values(), ids=LINKED.keys())
-def test_a_chained_prompt_is_the_system_messages_and_what_the_user_said_since(
+def test_a_chained_prompt_is_the_system_messages_and_what_the_user_wrote_since(
     history: list[Message], sent: list[Message]
 ) -> None:
     plan = plan_chain(history, model=GPT, options=STORING)

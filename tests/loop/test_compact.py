@@ -138,7 +138,7 @@ def test_without_a_conversation_there_is_nothing_to_summarise(history: list[Mess
     assert count_verbatim(history) is None
 
 
-def test_the_one_thing_that_was_ever_said_is_nothing_to_summarise() -> None:
+def test_a_conversation_of_one_message_is_nothing_to_summarise() -> None:
     """The last turn stays verbatim, and a summary beside it would make the prompt longer."""
     assert count_verbatim([SYSTEM, say("user", "Rain?")]) is None
     assert count_verbatim([say("user", "Rain? " * 1000)]) is None
@@ -332,7 +332,7 @@ async def test_a_transcript_that_is_too_long_itself_is_cut_in_the_middle() -> No
     assert "End." in transcript
 
 
-async def test_the_summariser_is_told_of_calls_and_of_what_came_of_them() -> None:
+async def test_the_summariser_gets_calls_and_their_results() -> None:
     told = to_transcript([say("user", "Rain?"), call("1"), result("1", "rain in Oslo")])
     assert "weather" in told
     assert "rain in Oslo" in told
@@ -348,7 +348,7 @@ async def test_the_last_request_is_in_the_prompt_word_by_word_when_it_is_left_ou
     assert [entry.role for entry in prompt] == ["user", "assistant", "tool"]
 
 
-async def test_a_request_that_stays_verbatim_is_not_said_twice() -> None:
+async def test_a_request_that_stays_verbatim_is_not_repeated() -> None:
     summary = await ask_for_summary(LONG)
     assert summary is not None
     assert "And now?" not in summary.text
@@ -604,7 +604,7 @@ async def test_a_stop_while_summarising_ends_interrupted(harness: LoopHarness) -
     assert harness.retries == []
 
 
-async def test_a_stop_while_summarising_keeps_what_was_said_before_the_overflow(harness: LoopHarness) -> None:
+async def test_a_stop_while_summarising_keeps_what_was_written_before_the_overflow(harness: LoopHarness) -> None:
     assert isinstance(
         await stop_while_summarising(harness, harness.scope.interrupt, OVERFLOWS["after a word"]()), TurnInterrupted
     )
@@ -676,7 +676,7 @@ async def test_a_caller_who_has_no_summary_ends_the_turn_with_the_overflow(harne
     assert caught.value is first
 
 
-async def test_a_summary_is_told_of_as_soon_as_it_is_made(harness: LoopHarness) -> None:
+async def test_a_summary_is_announced_as_soon_as_it_is_made(harness: LoopHarness) -> None:
     told: list[Message] = []
     turn = await harness.start(ScriptedModel([overflow(), SUMMARY, ANSWER]), messages=LONG, keep_summary=told.append)
     assert told == [turn.messages[0]]

@@ -748,7 +748,7 @@ async def record_only_starts(part: Part, call: ToolCallRecord) -> None:
 
 
 @pytest.mark.parametrize("who", ["publish", "ledger"])
-async def test_a_tool_that_ran_is_never_said_not_to_have_run(harness: LoopHarness, who: str) -> None:
+async def test_a_tool_that_ran_is_never_reported_as_not_run(harness: LoopHarness, who: str) -> None:
     """P5: its result could not be recorded, so its outcome is unknown; a model told otherwise would pay twice."""
     paid = []
 

@@ -109,7 +109,7 @@ async def test_kept_what_a_failed_attempt_showed_is_saved_and_continued(harness:
     assert [message.text for message in result.messages] == ["Hel", "Please continue.", "lo!"]
 
 
-async def test_kept_without_an_instruction_the_model_is_told_that_it_was_cut(harness: LoopHarness) -> None:
+async def test_kept_without_an_instruction_the_model_learns_that_it_was_cut(harness: LoopHarness) -> None:
     model = ScriptedModel([break_off("Hel"), ANSWER])
     await harness.start(model, keep_failed=True)
     assert [message.role for message in model.calls[1].messages] == ["user", "assistant", "user"]
@@ -316,7 +316,7 @@ async def test_the_retry_event_says_what_happened_and_when_it_goes_on(harness: L
     assert harness.clock.slept == [30]
 
 
-async def test_everybody_is_told_in_order(harness: LoopHarness) -> None:
+async def test_the_host_is_called_in_order(harness: LoopHarness) -> None:
     told: list[str] = []
 
     async def open_attempt(step: int, number: int) -> None:
@@ -357,7 +357,7 @@ async def test_a_retry_without_anybody_to_tell_is_made_all_the_same(harness: Loo
     assert result.reason == "stop"
 
 
-async def test_a_stop_while_the_retry_is_told_makes_no_further_attempt(harness: LoopHarness) -> None:
+async def test_a_stop_while_the_retry_is_announced_makes_no_further_attempt(harness: LoopHarness) -> None:
     model = ScriptedModel([break_off("Hel")])
     assert isinstance(
         await harness.start(model, schedule_retry=lambda event: harness.scope.interrupt()), TurnInterrupted

@@ -62,7 +62,7 @@ class PrefixModel(ScriptedModel):
 @pytest.mark.parametrize(
     ("parameters", "last_said"), [({}, "One, two,"), ({"effort": "high"}, "Go on where you were cut.")]
 )
-async def test_a_run_asks_so_if_the_model_takes_it_and_is_not_told_to_think(
+async def test_a_run_asks_so_if_the_model_takes_it_and_does_not_have_to_think(
     parameters: dict[str, str], last_said: str
 ) -> None:
     model = PrefixModel([[parts.text_delta("t", " three."), parts.finish("stop")]])

@@ -255,7 +255,7 @@ def test_text_in_a_tool_row_is_kept_behind_the_results() -> None:
 # --- ids, names, arguments ---------------------------------------------------------------
 
 
-def test_an_id_that_comes_in_every_step_is_told_apart() -> None:
+def test_an_id_that_comes_in_every_step_stays_distinct() -> None:
     step = [say("assistant", call("call_0")), say("tool", result("call_0"))]
     prompt = build(*step, *step, *step)
     ids = [block.id for message in prompt for block in message.blocks if isinstance(block, ToolCall)]
@@ -290,7 +290,7 @@ def test_an_id_changes_only_where_the_provider_refuses_it(provider: str, id_: st
     assert show(prompt) == [("assistant", [call(legal)]), ("tool", [result(legal)])]
 
 
-def test_ids_that_become_equal_are_told_apart() -> None:
+def test_ids_that_become_equal_are_made_distinct() -> None:
     prompt = build(say("assistant", call("a.b"), call("a:b")), say("tool", result("a:b", "2"), result("a.b", "1")))
     assert prompt[1].blocks == [result("a_b_2", "2"), result("a_b", "1")]
 
@@ -408,12 +408,12 @@ def test_a_provider_result_away_from_its_call_becomes_text() -> None:
 # --- files and sources -------------------------------------------------------------------
 
 
-def test_a_file_that_the_model_made_is_told_of_in_text() -> None:
+def test_a_file_that_the_model_made_is_named_in_text() -> None:
     [message, _] = build(say("assistant", File(media_type="image/png", name="cat.png", data=b"x")))
     assert message.blocks == [Text("[Made a file: cat.png (image/png)]")]
 
 
-def test_a_file_without_content_is_told_of_in_text() -> None:
+def test_a_file_without_content_is_named_in_text() -> None:
     [message] = build(say("user", File(media_type="image/png", name="cat.png")))
     assert message.blocks == [Text("[A file that cannot be sent: cat.png (image/png)]")]
 

@@ -61,7 +61,7 @@ async def test_s103_a_reply_without_an_end_is_ended_at_its_limit_and_kept(harnes
     assert harness.published[-1] == Finish("length")
 
 
-async def test_s103_what_was_said_until_then_is_saved_and_marked(harness: LoopHarness) -> None:
+async def test_s103_what_was_written_until_then_is_saved_and_marked(harness: LoopHarness) -> None:
     endless = Endless(parts.text_delta("1", "word "))
     await harness.start(ScriptedModel([endless.stream]), reply_max_characters=50)
     [step] = harness.saved

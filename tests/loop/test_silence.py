@@ -108,7 +108,7 @@ async def test_a_part_that_is_held_back_starts_the_time_anew(harness: LoopHarnes
     assert (await task).reason == "stop"
 
 
-async def test_what_was_said_before_the_silence_is_kept(harness: LoopHarness) -> None:
+async def test_what_was_written_before_the_silence_is_kept(harness: LoopHarness) -> None:
     line = Line()
     line.say(HELLO)
     task = harness.start(ScriptedModel([line.stream]), retry=ONCE)

@@ -119,9 +119,9 @@ async def test_s61_closed_thinking_is_moved_and_the_text_is_kept(harness: LoopHa
     assert harness.finalized(harness.only) == harness.only.blocks
 
 
-@pytest.mark.parametrize("said", FAMILIES.values(), ids=FAMILIES.keys())
-async def test_s61_holds_for_every_family_of_marks(harness: LoopHarness, said: str) -> None:
-    await harness.start(ScriptedModel([complete(said)]))
+@pytest.mark.parametrize("expected", FAMILIES.values(), ids=FAMILIES.keys())
+async def test_s61_holds_for_every_family_of_marks(harness: LoopHarness, expected: str) -> None:
+    await harness.start(ScriptedModel([complete(expected)]))
     assert strip_times(harness.only.blocks) == [Reasoning("plan"), Text("answer")]
     shown = "".join(part.delta for part in harness.published if isinstance(part, TextDelta))
     thought = "".join(part.delta for part in harness.published if isinstance(part, ReasoningDelta))
@@ -137,12 +137,12 @@ async def test_s61_a_stop_after_the_text_keeps_the_text_without_the_markup(harne
     assert (harness.only.partial, harness.only.reason) == (True, "interrupted")
 
 
-@pytest.mark.parametrize("said", [CLOSED, *FAMILIES.values()])
-async def test_s61_a_stop_at_any_character_keeps_what_was_said_until_then(said: str) -> None:
+@pytest.mark.parametrize("expected", [CLOSED, *FAMILIES.values()])
+async def test_s61_a_stop_at_any_character_keeps_what_was_written_until_then(expected: str) -> None:
     """Of a mark that is not complete nobody can know that it is one: it is kept as it stands."""
-    for length in range(1, len(said) + 1):
-        saved, published = await stop_after(said[:length])
-        text, thinking = split_thinking(said[:length])
+    for length in range(1, len(expected) + 1):
+        saved, published = await stop_after(expected[:length])
+        text, thinking = split_thinking(expected[:length])
         blocks = saved[0].blocks if saved else []
         assert (join_text(blocks), join_reasoning(blocks)) == (text, thinking)
         for step in saved:
@@ -196,16 +196,16 @@ async def test_s62_unclosed_thinking_alone_is_no_visible_reply() -> None:
         assert [message.partial for message in step.messages()] == [False]
 
 
-@pytest.mark.parametrize("said", ["\n\n<think>Hm", "<thinking>Hm", "<|channel|>analysis<|message|>Hm"])
-async def test_s62_holds_for_blanks_before_it_and_for_other_marks(said: str) -> None:
-    (step,), _ = await stop_after(said)
+@pytest.mark.parametrize("expected", ["\n\n<think>Hm", "<thinking>Hm", "<|channel|>analysis<|message|>Hm"])
+async def test_s62_holds_for_blanks_before_it_and_for_other_marks(expected: str) -> None:
+    (step,), _ = await stop_after(expected)
     assert strip_times(step.blocks) == [Reasoning("Hm")]
     assert not step.partial
 
 
-@pytest.mark.parametrize("said", ["<think>", "<think>\n", "\n<think>  "])
-async def test_s62_a_tag_and_no_thought_is_nothing_at_all(said: str) -> None:
-    saved, _ = await stop_after(said)
+@pytest.mark.parametrize("expected", ["<think>", "<think>\n", "\n<think>  "])
+async def test_s62_a_tag_and_no_thought_is_nothing_at_all(expected: str) -> None:
+    saved, _ = await stop_after(expected)
     assert saved == []
 
 
@@ -244,7 +244,7 @@ async def test_s63_the_next_prompt_has_the_user_message_and_the_partial_but_not_
 
 
 @pytest.mark.parametrize("provider", ["anthropic", "openai"])
-async def test_s63_a_partial_that_nothing_follows_is_said_to_be_cut(provider: str) -> None:
+async def test_s63_a_partial_that_nothing_follows_is_marked_as_cut(provider: str) -> None:
     (step,), _ = await stop_after(CLOSED[:-4], provider=provider)
     told = await ask_next([USER, *step.messages(), STOPPED], provider)
     assert told == [

@@ -1,7 +1,7 @@
 """What a command does to a chat, rule by rule: turns, and the calls that stand open (rule 3.0 and 3.2).
 
 The chats are those of conftest.py: what is decided is carried out, and the tests look at what became of it.
-Where a command may lead at all is test_table.py. The queue is test_queue_rules.py; stopping, and who may
+Where a command may lead at all is test_transitions.py. The queue is test_queue_rules.py; stopping, and who may
 write, is test_stop_and_lease.py; arbitrary histories are test_random_walk.py.
 """
 
@@ -76,7 +76,7 @@ def test_retry_continues_a_visible_partial(chat_in: ChatIn) -> None:
     ]
 
 
-def test_retry_asks_anew_when_nothing_was_said(chat_in: ChatIn) -> None:
+def test_retry_asks_anew_when_nothing_was_written(chat_in: ChatIn) -> None:
     chat = chat_in(State.RUNNING)
     chat.open_attempt.has_text = False
     chat.fail()
@@ -301,7 +301,7 @@ def test_finish_turn_without_a_queue_lets_go(chat_in: ChatIn) -> None:
     assert chat.roles[-1] == "assistant"
 
 
-def test_a_model_that_said_nothing_leaves_a_notice(chat_in: ChatIn) -> None:
+def test_a_model_that_wrote_nothing_leaves_a_notice(chat_in: ChatIn) -> None:
     chat = chat_in(State.RUNNING)
     chat.open_attempt.has_text = False
     decision = chat.do(FinishTurn(epoch=chat.epoch, turn_id=chat.open_turn.id))

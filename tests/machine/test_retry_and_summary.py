@@ -149,7 +149,7 @@ def test_a_finished_compaction_leaves_its_summary_and_a_notice(chat_in: ChatIn) 
     assert (chat.state, turn.outcomes) == (State.IDLE, ["complete"])
 
 
-def test_a_compaction_that_said_nothing_is_not_called_empty(chat_in: ChatIn) -> None:
+def test_a_compaction_without_text_is_not_called_empty(chat_in: ChatIn) -> None:
     chat = chat_in(State.IDLE)
     chat.do(Compact())
     chat.acquire()

@@ -142,7 +142,9 @@ def test_calls_that_arrive_while_interrupting_are_not_waited_for(chat_in: ChatIn
 
 
 @pytest.mark.parametrize("state", [State.INTERRUPTING, State.INTERRUPTING_QUEUED])
-def test_a_stopped_turn_keeps_what_was_said_and_says_that_it_was_stopped(state: State, chat_in: ChatIn) -> None:
+def test_a_stopped_turn_keeps_what_was_written_and_a_notice_says_that_it_was_stopped(
+    state: State, chat_in: ChatIn
+) -> None:
     chat = chat_in(state)
     turn, attempt, queued = chat.open_turn, chat.open_attempt, chat.queued
     chat.finish_interruption()

@@ -66,14 +66,14 @@ def test_a_takeover_that_finds_something_new_is_counted_and_not_barren(chat_in: 
     assert count(chat) == (2, 1)
 
 
-def test_the_first_takeover_of_a_turn_that_said_nothing_is_barren_already(chat_in: ChatIn) -> None:
+def test_the_first_takeover_of_a_turn_without_text_is_barren_already(chat_in: ChatIn) -> None:
     chat = chat_in(State.IDLE)
     begin_silently(chat)
     take_over(chat)
     assert count(chat) == (1, 1)
 
 
-def test_something_said_begins_the_row_of_barren_takeovers_anew(chat_in: ChatIn) -> None:
+def test_text_begins_the_row_of_barren_takeovers_anew(chat_in: ChatIn) -> None:
     chat = chat_in(State.RUNNING)
     for _ in range(3):
         take_over(chat)
@@ -157,7 +157,7 @@ def expect_given_up(chat: Chat, decision: Decision) -> None:
 
 
 @pytest.mark.parametrize("state", RUNNING)
-def test_the_third_barren_takeover_in_a_row_fails_the_turn_and_keeps_what_was_said(
+def test_the_third_barren_takeover_in_a_row_fails_the_turn_and_keeps_what_was_written(
     state: State, chat_in: ChatIn
 ) -> None:
     chat = chat_in(state)
@@ -171,7 +171,7 @@ def test_the_third_barren_takeover_in_a_row_fails_the_turn_and_keeps_what_was_sa
 
 
 @pytest.mark.parametrize("state", RUNNING)
-def test_the_tenth_takeover_fails_the_turn_however_much_was_said(state: State, chat_in: ChatIn) -> None:
+def test_the_tenth_takeover_fails_the_turn_however_much_was_written(state: State, chat_in: ChatIn) -> None:
     chat = chat_in(state)
     for number in range(1, MAX_TAKEOVERS):
         take_over(chat)

@@ -155,7 +155,7 @@ def read_blocks(*events: SseEvent) -> Sequence[object]:
 # --- text --------------------------------------------------------------------------------
 
 
-def test_a_recorded_reply_is_told_part_by_part() -> None:
+def test_a_recorded_reply_is_shown_part_by_part() -> None:
     events = SseDecoder().feed(RECORDED)
     reader = AnthropicWire().open_reader(CALL, Profile())
     assert [list(reader.read(each)) for each in events] == [
@@ -420,7 +420,7 @@ def test_mcp_call_keeps_the_name_of_its_server() -> None:
     ]
 
 
-def test_file_in_the_providers_container_is_told_but_is_none_of_ours() -> None:
+def test_file_in_the_providers_container_is_named_but_is_none_of_ours() -> None:
     upload = {"type": "container_upload", "file_id": "file_011"}
     assert read_blocks(open_block(0, "container_upload", file_id="file_011"), close_block(0)) == [
         File(media_type="application/octet-stream", name="file_011", metadata=upload)
@@ -628,7 +628,7 @@ def test_later_counters_replace_earlier_ones_and_garbage_replaces_none() -> None
 # --- pauses ------------------------------------------------------------------------------
 
 
-def test_paused_reply_is_taken_up_with_what_it_said_and_goes_on() -> None:
+def test_paused_reply_is_resumed_with_its_text_and_goes_on() -> None:
     opening = [start(cache_read_input_tokens=5), *text_block(2, "Looking. "), *SEARCH_BLOCKS]
     reader, first = read([*opening, *end("pause_turn", container={"id": "container_1"})], call=SEARCHING)
     asked = reader.resume()

@@ -342,7 +342,7 @@ def test_the_providers_own_call_and_result_go_back_as_they_came() -> None:
 
 @pytest.mark.parametrize("metadata", [None, {}, {"type": 7}, {"type": "tool_use"}, {"item": "ws_1"}])
 @pytest.mark.parametrize("spoilt", ["call", "result"])
-def test_own_call_or_result_of_another_shape_is_told_in_words_with_its_other_half(
+def test_own_call_or_result_of_another_shape_is_sent_as_text_with_its_other_half(
     metadata: Json | None, spoilt: str
 ) -> None:
     call = msgspec.structs.replace(OWN_CALL, metadata=metadata) if spoilt == "call" else OWN_CALL
@@ -453,7 +453,7 @@ def test_tools_keep_their_order_and_the_providers_own_pass_as_they_are() -> None
     ],
     ids=str,
 )
-def test_choice_of_tools_is_told_in_anthropics_words(parameters: Json, choice: Json | None) -> None:
+def test_choice_of_tools_is_sent_in_anthropics_words(parameters: Json, choice: Json | None) -> None:
     written = write(user("a"), tools=[ADD], **parameters)
     assert written.body.get("tool_choice") == choice
     assert written.warnings == []
@@ -533,7 +533,7 @@ def test_sampling_is_sent_where_the_model_takes_it(
     ("effort", "emitted"),
     [("minimal", "low"), ("low", "low"), ("medium", "medium"), ("high", "high"), ("xhigh", "xhigh"), ("max", "max")],
 )
-def test_newer_models_are_told_a_level(effort: str, emitted: str) -> None:
+def test_newer_models_get_a_level(effort: str, emitted: str) -> None:
     written = write(user("a"), profile=LEVEL, effort=effort)
     assert written.body["thinking"] == {"type": "adaptive", "display": "summarized"}
     assert written.body["output_config"] == {"effort": emitted}
@@ -541,14 +541,14 @@ def test_newer_models_are_told_a_level(effort: str, emitted: str) -> None:
     assert written.warnings == []
 
 
-def test_newer_models_can_be_told_not_to_think() -> None:
+def test_newer_models_can_be_asked_not_to_think() -> None:
     body = write(user("a"), profile=LEVEL, effort="none").body
     assert body["thinking"] == {"type": "disabled"}
     assert "output_config" not in body
 
 
 @pytest.mark.parametrize("profile", [LEVEL, BUDGET, PLAIN], ids=["level", "budget", "none"])
-def test_nothing_is_said_of_thinking_unless_it_is_asked_for(profile: Profile) -> None:
+def test_a_request_has_nothing_about_thinking_unless_it_is_asked_for(profile: Profile) -> None:
     assert not {"thinking", "output_config"} & set(write(user("a"), profile=profile).body)
 
 
@@ -583,7 +583,7 @@ def test_older_models_do_not_think_for_next_to_nothing(effort: str) -> None:
 
 
 @pytest.mark.parametrize(("effort", "warned"), [("high", True), ("none", False)])
-def test_model_that_does_not_think_is_not_told_to(effort: str, warned: bool) -> None:
+def test_model_that_does_not_think_is_not_asked_to(effort: str, warned: bool) -> None:
     written = write(user("a"), profile=PLAIN, effort=effort)
     assert "thinking" not in written.body
     assert written.warnings == [
@@ -612,7 +612,7 @@ def test_model_that_thinks_as_it_likes_may_be_forced_to_use_a_tool() -> None:
     assert written.warnings == []
 
 
-def test_model_that_always_thinks_is_not_told_to_stop_it() -> None:
+def test_model_that_always_thinks_is_not_asked_to_stop_it() -> None:
     written = write(user("a"), profile=ALWAYS, effort="none")
     assert written.body["thinking"]["type"] == "adaptive"
     assert written.body["output_config"] == {"effort": "low"}

@@ -236,7 +236,7 @@ def test_a_key_with_a_line_end_behind_it_is_the_key() -> None:
 
 
 @pytest.mark.parametrize("key", ["sk-a\nsk-b", "sk-\u00e4", "sk-\x00"])
-def test_a_key_that_no_header_takes_is_told_without_being_shown(key: str) -> None:
+def test_a_key_that_no_header_takes_is_reported_without_being_shown(key: str) -> None:
     failure = refuse("openai:m", {"OPENAI_API_KEY": key})
     assert failure.kind == "config"
     assert "sk-" not in str(vars(failure))
@@ -263,7 +263,7 @@ def test_an_unknown_name_says_which_there_are(name: str) -> None:
         assert known in failure.message
 
 
-def test_a_wrong_address_in_the_settings_is_told_as_such() -> None:
+def test_a_wrong_address_in_the_settings_is_reported_as_such() -> None:
     failure = refuse(f"openai-chat:m@{LOCAL}", base_urls={"nowhere": "", LOCAL: ""})
     assert "In the setting base_urls" in failure.message
 

@@ -182,7 +182,7 @@ def describe_end(step: FinishedStep) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_everything_that_can_be_said_arrives_however_it_is_cut_into_chunks(wire: WireName) -> None:
+async def test_every_kind_of_part_arrives_however_it_is_cut_into_chunks(wire: WireName) -> None:
     async with open_stage(wire, EVERYTHING) as stage:
         for fault in (None, faults.Chunked([1]), faults.Chunked([7, 1, 4096]), faults.Crlf(), faults.Comments()):
             stage.provider.faults.append(fault)
@@ -242,7 +242,7 @@ async def test_halves_of_a_character_that_come_apart_are_joined(wire: WireName) 
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_calls_whose_pieces_are_mixed_are_told_apart(wire: WireName) -> None:
+async def test_calls_whose_pieces_are_mixed_stay_distinct(wire: WireName) -> None:
     script: list[Part] = [
         parts.tool_input_start("call_1", "weather"),
         parts.tool_input_delta("call_1", '{"city":'),
@@ -284,7 +284,7 @@ def ask(**parameters: Any) -> Call:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_every_kind_of_part_is_told(wire: WireName) -> None:
+async def test_every_kind_of_part_is_sent(wire: WireName) -> None:
     script = [parts.usage(USAGE), UPLOADED, *EVERYTHING]
     async with SimulatedProvider([script]) as provider, find_model_at(wire, provider) as model:
         emitted = await listen(model, ask(nonsense=1))
@@ -312,7 +312,7 @@ async def test_arguments_arrive_as_deltas_and_whole(wire: WireName) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_every_piece_is_told_when_it_comes_and_nothing_waits_for_the_end(wire: WireName) -> None:
+async def test_every_piece_is_sent_when_it_comes_and_nothing_waits_for_the_end(wire: WireName) -> None:
     """The stream stands still after its first words, and they are there."""
     script = [*think("r", ["hm"], None), *text_parts("t", ["one"])[:2], parts.hang()]
     async with SimulatedProvider([script]) as provider, find_model_at(wire, provider) as model:

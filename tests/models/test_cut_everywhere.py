@@ -98,7 +98,7 @@ def test_cut_at_every_byte_a_reply_is_whole_or_not_complete_and_the_rest_may_fol
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_byte_by_byte_every_part_is_told_as_soon_as_its_event_is_there(wire: WireName) -> None:
+def test_byte_by_byte_every_part_is_read_as_soon_as_its_event_is_there(wire: WireName) -> None:
     events = write_reply(wire, EVERYTHING)
     emitted, _, _ = read_whole(wire, b"".join(events))
     at_once, slowly = ReaderDriver(wire), ReaderDriver(wire)

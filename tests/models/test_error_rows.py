@@ -251,7 +251,7 @@ NO_STREAMS: Final[list[tuple[Status, FailureKind]]] = [
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_what_is_no_stream_is_told_apart(wire: WireName) -> None:
+async def test_what_is_no_stream_is_recognised(wire: WireName) -> None:
     async with open_stage(wire, HELLO) as stage:
         for fault, kind in NO_STREAMS:
             turn = await stage.play(fault)
@@ -404,9 +404,7 @@ async def test_an_answer_that_repeats_the_request_is_not_repeated(wire: WireName
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_good_runs_and_bad_ones_log_nothing_of_what_was_said(
-    wire: WireName, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_good_runs_and_bad_ones_log_no_text(wire: WireName, caplog: pytest.LogCaptureFixture) -> None:
     """What the logs hold is looked at after every test of this file; the good runs are here."""
     script = [*text_parts("t", [REPLY]), *EVERYTHING]
     bad: list[Fault] = [faults.Cut(200), faults.Cut(200, clean=False), faults.Malformed(4), Status(401), Status(500)]

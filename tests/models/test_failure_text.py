@@ -35,10 +35,10 @@ SECRETS = {
 }
 
 
-@pytest.mark.parametrize(("said", "secret"), SECRETS.items(), ids=SECRETS)
-def test_no_key_is_ever_shown(said: str, secret: str) -> None:
-    assert secret in said
-    detail = scrub_detail(f"The parameter was bad ({said}) and ends here")
+@pytest.mark.parametrize(("expected", "secret"), SECRETS.items(), ids=SECRETS)
+def test_no_key_is_ever_shown(expected: str, secret: str) -> None:
+    assert secret in expected
+    detail = scrub_detail(f"The parameter was bad ({expected}) and ends here")
     assert detail is not None
     assert secret not in detail
     assert detail.startswith("The parameter was bad")

@@ -265,7 +265,7 @@ def test_which_proxy(
     assert find_proxy(URL(url), getproxies()) == proxy
 
 
-def test_a_proxy_that_speaks_no_http_is_told_by_the_name_of_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_that_speaks_no_http_is_reported_with_the_name_of_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("all_proxy", "socks5://ada:canary@p:1")
     with pytest.raises(ModelFailed, match="ALL_PROXY") as caught:
         find_proxy(URL("https://a.test/v1"), getproxies())
@@ -340,7 +340,7 @@ async def test_a_recording_sees_the_exchange_of_its_own_task_and_no_other() -> N
     assert witness.seen == ["begin /watched {}", "wrap 200", "read 'hello'", "read ''", "close"]
 
 
-async def test_a_recording_is_told_when_nothing_could_be_sent() -> None:
+async def test_a_recording_learns_that_nothing_could_be_sent() -> None:
     witness = Witness()
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]

@@ -94,7 +94,7 @@ async def test_usage_behind_the_end_is_waited_for_and_counted() -> None:
     assert (finish.usage.input_tokens, finish.usage.output_tokens) == (7, 2)
 
 
-async def test_who_watches_is_told_when_the_reply_is_whole_and_not_before() -> None:
+async def test_a_response_is_settled_when_the_reply_is_complete_and_not_before() -> None:
     cut, whole = Body([WORD]), Body([WORD, END])
     await feed(cut)
     await feed(whole)

@@ -117,7 +117,7 @@ def read_calls(*deltas: Json) -> list[ToolCall]:
 # --- OpenAI ------------------------------------------------------------------------------
 
 
-def test_a_text_is_started_told_and_ended() -> None:
+def test_a_text_is_started_streamed_and_ended() -> None:
     usage = {
         "prompt_tokens": 19,
         "completion_tokens": 10,
@@ -253,7 +253,7 @@ def test_a_new_block_begins_whenever_the_kind_changes() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["content", "reasoning", "reasoning_content"]), st.text(max_size=3))))
-def test_whatever_is_said_in_whatever_order_nothing_is_lost(said: list[tuple[str, str]]) -> None:
+def test_whatever_comes_in_whatever_order_nothing_is_lost(said: list[tuple[str, str]]) -> None:
     blocks, _ = collect(*(say({field: text}) for field, text in said), say(finish_reason="stop"))
     spoken = [(field == "content", text) for field, text in said if text]
     runs = [(is_text, "".join(text for _, text in run)) for is_text, run in groupby(spoken, key=lambda pair: pair[0])]
@@ -620,7 +620,7 @@ def test_details_are_kept_only_where_there_are_tools_that_could_be_called() -> N
 # --- calls in pieces ---------------------------------------------------------------------
 
 
-def test_parallel_calls_are_told_apart_by_their_index() -> None:
+def test_parallel_calls_are_distinguished_by_their_index() -> None:
     assert read_calls(
         call_piece(0, "a", "get_weather", '{"city": '),
         call_piece(0, arguments='"Oslo"}'),
@@ -673,7 +673,7 @@ def test_whole_calls_without_ids_are_several_calls(index: int | None) -> None:
     ]
 
 
-def test_without_an_index_pieces_are_told_apart_by_their_id() -> None:
+def test_without_an_index_pieces_are_distinguished_by_their_id() -> None:
     assert read_calls(
         call_piece(None, "a", "get_weather", '{"city": '),
         call_piece(None, "b", "get_time", "{"),
@@ -735,7 +735,7 @@ def test_arguments_wait_for_a_late_name() -> None:
     ]
 
 
-def test_a_call_that_is_never_named_is_still_told() -> None:
+def test_a_call_that_is_never_named_is_still_reported() -> None:
     assert read(say(call_piece(0, "a", None, OSLO)), say(finish_reason="tool_calls")) == [
         ToolInputStart("a", ""),
         ToolInputDelta("a", OSLO),

@@ -367,7 +367,7 @@ def test_a_text_file_is_written_out(media_type: str) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("official", [True, False])
-def test_of_a_file_that_can_not_be_sent_the_model_is_told(file: File, official: bool) -> None:
+def test_the_model_learns_of_a_file_that_cannot_be_sent(file: File, official: bool) -> None:
     part = write_file(file, official=official)
     assert part["type"] == "text"
     assert part["text"].startswith("[A file that cannot be sent: unnamed (")
@@ -446,7 +446,7 @@ def test_a_tool_is_chosen_by_its_name(choice: str, written: Any) -> None:
     assert write(user("Hi"), tools=[WEATHER], tool_choice=choice).body["tool_choice"] == written
 
 
-def test_without_tools_or_stops_nothing_is_said_about_them() -> None:
+def test_a_request_without_tools_or_stops_does_not_mention_them() -> None:
     written = write(user("Hi"), tool_choice="auto", parallel_tool_calls=True, stop=[])
     assert set(written.body) == {"model", "messages", "stream", "stream_options"}
     assert written.warnings == []
@@ -459,14 +459,14 @@ def test_only_others_than_openai_know_top_k() -> None:
     assert refused.warnings == ["The parameter top_k was not sent: OpenAI has no such parameter."]
 
 
-def test_a_model_that_is_not_told_how_hard_to_think_gets_no_effort() -> None:
+def test_a_model_without_a_setting_for_thinking_gets_no_effort() -> None:
     call = Call(messages=[user("Hi")], options=CallOptions(parameters={"effort": "high"}))
     written = ChatWire(official=False).write(call, "m", Profile(effort="none"))
     assert "reasoning_effort" not in written.body
     assert written.warnings == ["The parameter effort was not sent: the provider has no such parameter."]
 
 
-def test_an_unknown_parameter_is_told_and_a_wrong_one_refused() -> None:
+def test_an_unknown_parameter_is_reported_and_a_wrong_one_refused() -> None:
     assert write(user("Hi"), model="x").warnings == ["The parameter model was not sent: unknown parameter."]
     with pytest.raises(ModelFailed, match="temperature must be a number") as failed:
         write(user("Hi"), temperature="warm")

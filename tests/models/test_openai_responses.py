@@ -584,7 +584,7 @@ def test_a_refusal_is_one_whichever_event_tells_it(told_by: str) -> None:
     assert finish(events).reason == "content_filter"
 
 
-def test_signs_of_life_are_told_as_such() -> None:
+def test_signs_of_life_are_recognised() -> None:
     reader = ResponsesReader()
     for kind in ("response.created", "response.web_search_call.searching", "keepalive", "response.of_next_year", "?"):
         assert reader.read(SseEvent(kind, b"{}", None)) == (KeepAlive(),)
@@ -628,14 +628,14 @@ def test_an_incomplete_response_may_say_nothing_more() -> None:
     assert finish([{"type": "response.incomplete"}]) == Finish("length", metadata={"incomplete_reason": "unknown"})
 
 
-def test_half_a_call_is_never_told_as_whole() -> None:
+def test_half_a_call_is_never_reported_as_complete() -> None:
     events = STREAMS["a call that was cut"]
     without_done = [event for event in events if not event["type"].endswith(".done")]
     for cut in (events, without_done):
         assert [type(part) for part in read(cut)] == [ToolInputStart, ToolInputDelta, Finish]
 
 
-def test_a_call_that_broke_off_for_something_else_is_never_told_as_whole() -> None:
+def test_a_call_that_broke_off_for_something_else_is_never_reported_as_complete() -> None:
     begun = stream_call('{"city":')[:2]
     text = [{"type": "response.output_text.delta", "delta": "Hm."}]
     parts = read(make_stream([*begun, *text]))
@@ -740,13 +740,13 @@ def test_a_response_that_comes_in_one_piece_is_read_from_its_end(events: list[Ev
     assert at_once == drop_halves(assemble(read(events)))
 
 
-def test_an_item_that_is_done_is_not_told_again() -> None:
+def test_an_item_that_is_done_is_not_read_again() -> None:
     events = STREAMS["text"]
     late = next(event for event in events if event["type"] == "response.output_text.done")
     assert read([*events[:-1], late, events[-1]]) == read(events)
 
 
-def test_what_is_not_the_beginning_of_the_whole_is_left_as_it_was_told() -> None:
+def test_what_is_not_the_beginning_of_the_whole_is_left_as_it_was_sent() -> None:
     events = STREAMS["text"]
     middle = next(at for at, event in enumerate(events) if event.get("delta") == "rains")
     assert assemble(read([*events[:middle], *events[middle + 1 :]])) == [Text("It .", {"id": MESSAGE_ID})]
@@ -868,7 +868,7 @@ def test_an_empty_delta_says_nothing(kind: str) -> None:
         assert list(ResponsesReader().read(SseEvent(kind, data, None))) == []
 
 
-def test_what_only_the_end_tells_is_told_then() -> None:
+def test_what_only_the_end_knows_is_sent_then() -> None:
     """A host that announces an item and sends no more of it, or nothing of one item among several."""
     call = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "rm", "arguments": '{"path":"x"}'}
     message = {"type": "message", "id": "msg_1", "content": [{"type": "output_text", "text": "The answer."}]}

@@ -132,7 +132,7 @@ def test_the_same_call_gives_the_same_bytes() -> None:
 
 
 @pytest.mark.parametrize("store", [True, False])
-def test_whether_to_store_is_always_said(store: bool) -> None:
+def test_a_request_always_says_whether_to_store(store: bool) -> None:
     assert write_body(ask("?"), store=store)["store"] is store
 
 
@@ -200,7 +200,7 @@ def test_every_effort_is_one_that_the_sdk_knows(effort: str) -> None:
     assert write_body(ask("?"), effort=effort)["reasoning"]["effort"] == effort
 
 
-def test_what_this_wire_has_no_place_for_is_told() -> None:
+def test_what_this_wire_has_no_place_for_is_reported() -> None:
     warnings = write(ask("?"), seed=7, stop=["."], nonsense=1).warnings
     assert [warning.split()[2] for warning in warnings] == ["seed", "stop", "nonsense"]
     assert "OpenAI's Responses API has no such parameter" in warnings[0]
@@ -262,7 +262,7 @@ def test_the_providers_own_tools_go_as_they_are_described() -> None:
     assert body["tools"] == [{"type": "web_search", "search_context_size": "low"}, PYTHON.options, WIKI.options]
 
 
-def test_results_that_are_told_only_on_request_are_requested() -> None:
+def test_results_that_come_only_on_request_are_requested() -> None:
     includes = write_body(ask("?"), tools=[PYTHON, SEARCH, FILES], model="gpt-4.1")["include"]
     assert includes == ["file_search_call.results", "code_interpreter_call.outputs"]
 

@@ -31,7 +31,7 @@ def test_a_value_is_taken_as_it_is_and_only_once() -> None:
         ("temperature", float, [1]),
     ],
 )
-def test_a_value_of_the_wrong_kind_is_told(name: str, kind: type, value: Any) -> None:
+def test_a_value_of_the_wrong_kind_is_refused_with_the_reason(name: str, kind: type, value: Any) -> None:
     with pytest.raises(ModelFailed, match=f"The parameter {name} must be") as caught:
         Parameters({name: value}).pop(name, kind)
     assert caught.value.kind == "config"
@@ -56,7 +56,7 @@ def test_an_unknown_effort_says_which_there_are() -> None:
         Parameters({"effort": "enormous"}).pop_effort()
 
 
-def test_what_nobody_knows_is_told_apart_from_what_a_provider_lacks() -> None:
+def test_what_is_unknown_differs_from_what_a_provider_lacks() -> None:
     warnings = Parameters({"model": "gpt-evil", **dict.fromkeys(NAMES, 1)}).warn("Groq")
     assert "The parameter model was not sent: unknown parameter." in warnings
     silent = {"metadata", "prompt_cache_key", "safety_identifier"}  # no reply depends on them

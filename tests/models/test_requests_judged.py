@@ -573,7 +573,7 @@ FILES: Final[list[tuple[File, dict[WireName, Json]]]] = [
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_files_go_out_as_what_they_are_or_are_told_in_words(wire: WireName) -> None:
+def test_files_are_sent_as_what_they_are_or_named_in_text(wire: WireName) -> None:
     anchor = File("image/png", data=PNG)  # Chat Completions joins what is only text
     for file, written in FILES:
         if wire in written:

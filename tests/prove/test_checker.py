@@ -27,7 +27,7 @@ def test_a_history_that_keeps_the_promises_has_no_fault(history: History) -> Non
 
 
 @given(histories(), st.data())
-def test_a_reader_may_be_told_of_the_queue_anywhere_between_rows(history: History, data: st.DataObject) -> None:
+def test_a_reader_may_learn_of_the_queue_anywhere_between_rows(history: History, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(history.events) - 1))
     told = make_event("queue", {"ids": ["queued_1"], "queue": []})
     rows_end = next(place for place, event in enumerate(history.events[at:], at) if event.kind != "part")
@@ -60,7 +60,7 @@ def test_whatever_goes_wrong_for_everybody_is_found(kind: str, history: History,
 
 
 @given(histories(), st.data())
-def test_a_conversation_that_is_not_what_was_told_is_found(history: History, data: st.DataObject) -> None:
+def test_a_conversation_that_differs_from_the_history_is_found(history: History, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(history.messages) - 1))
     evidence = make_evidence(history)
     fewer = [*history.messages[:at], *history.messages[at + 1 :]]
@@ -69,7 +69,7 @@ def test_a_conversation_that_is_not_what_was_told_is_found(history: History, dat
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         ({"status": "running"}, "its status is 'running'"),
         ({"turn": "turn_1"}, "its turn is 'turn_1'"),
@@ -78,12 +78,12 @@ def test_a_conversation_that_is_not_what_was_told_is_found(history: History, dat
         ({"error": {"kind": "crashed"}}, "its error is"),
     ],
 )
-def test_a_chat_that_is_not_at_rest_is_found(change: dict[str, Any], told: str) -> None:
+def test_a_chat_that_is_not_at_rest_is_found(change: dict[str, Any], expected: str) -> None:
     evidence = make_evidence(write_one())
 
     (fault,) = find_faults(replace(evidence, snapshot={**evidence.snapshot, **change}))
 
-    assert told in fault
+    assert expected in fault
 
 
 def test_a_missing_event_number_is_found() -> None:
@@ -118,7 +118,7 @@ def test_a_turn_that_failed_is_found() -> None:
     assert any(fault.endswith("ended as failed") for fault in find_faults(make_evidence(history)))
 
 
-def test_a_reader_that_was_not_told_all_is_found() -> None:
+def test_a_reader_that_did_not_get_everything_is_found() -> None:
     history = write_one()
 
     faults = find_faults(make_evidence(history, history.events[:-1]))

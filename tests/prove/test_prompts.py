@@ -62,7 +62,7 @@ def test_a_legal_prompt_has_no_fault(messages: tuple[PromptMessage, ...]) -> Non
         ((ask(FIRST), answer(JOT, "noted 1-1")), "a result without a call"),
     ],
 )
-def test_what_no_model_may_be_told_is_found(messages: tuple[PromptMessage, ...], expected: str) -> None:
+def test_what_no_model_may_get_is_found(messages: tuple[PromptMessage, ...], expected: str) -> None:
     (fault,) = inspect(*messages).faults
 
     assert expected in fault
@@ -83,7 +83,7 @@ def test_a_tool_that_ran_must_not_be_called_cancelled() -> None:
     assert "ask_user 1-2, which was answered" in answered
 
 
-def test_of_a_tool_that_ran_it_may_be_said_that_nobody_knows() -> None:
+def test_a_tool_that_ran_may_be_reported_as_unknown() -> None:
     inspector = inspect(ask(FIRST), say("oak-1 ", JOT), answer(JOT, OUTCOME_UNKNOWN))
     assert check_outputs(inspector.outputs, {"1-1": ONCE}, set(), {OUTCOME_UNKNOWN}) == []
     (fault,) = check_outputs(inspector.outputs, {"1-1": ONCE}, set())  # no stored result has this outcome

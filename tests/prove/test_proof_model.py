@@ -75,7 +75,7 @@ async def test_a_reply_that_was_cut_goes_on_behind_its_last_word(model: Model) -
     assert read_text(said) == "".join(words[3:])
 
 
-async def test_a_reply_of_which_nothing_was_said_begins_at_its_beginning(model: Model) -> None:
+async def test_a_reply_of_which_nothing_was_written_begins_at_its_beginning(model: Model) -> None:
     said = await listen(model, ask(WISH), TO_GO_ON)
 
     assert read_text(said) == "".join(WISH.list_words())
@@ -95,7 +95,7 @@ async def test_tools_are_called_once_in_the_middle_of_a_reply(model: Model) -> N
     assert isinstance(second[-1], Finish)
 
 
-async def test_a_model_that_is_told_wrong_words_of_its_own_fails_for_good(model: Model) -> None:
+async def test_a_model_that_gets_back_wrong_words_of_its_own_fails_for_good(model: Model) -> None:
     wrong = say(EARLIER.list_words()[:2], partial=True)
 
     with pytest.raises(ModelFailed) as failure:

@@ -64,7 +64,7 @@ def test_neither_a_proxy_nor_a_setting_of_the_surroundings_comes_between(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told", "status"),
+    ("arguments", "expected", "status"),
     [
         (("--kills", "-1"), "Invalid value for '--kills'", 2),
         (("--chats", "0"), "Invalid value for '--chats'", 2),
@@ -76,11 +76,11 @@ def test_neither_a_proxy_nor_a_setting_of_the_surroundings_comes_between(tmp_pat
     ],
 )
 def test_a_mistake_is_one_line_that_says_what_is_wrong(
-    arguments: tuple[str, ...], told: str, status: int, tmp_path: Path
+    arguments: tuple[str, ...], expected: str, status: int, tmp_path: Path
 ) -> None:
     done = run_indelible("prove", *arguments, directory=tmp_path)
 
-    assert told in done.stderr
+    assert expected in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert (done.stdout, done.returncode) == ("", status)
 

@@ -232,7 +232,7 @@ async def test_a_key_that_a_provider_repeats_is_not_shown_to_people(database: st
             assert find_canaries(json.dumps(seen) + "".join(told)) == []
 
 
-async def test_no_password_of_a_proxy_is_told_by_the_error_of_a_connection(
+async def test_the_error_of_a_connection_shows_no_password_of_a_proxy(
     database: str, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://user:kestrel@127.0.0.1:1")

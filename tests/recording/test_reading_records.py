@@ -75,7 +75,7 @@ def watch_memory() -> Iterator[Watch]:
 # --- the tree ---
 
 
-async def test_a_tree_is_the_run_without_what_was_said_and_says_how_much_that_is(
+async def test_a_tree_is_the_run_without_its_bodies_and_has_their_sizes(
     chat: Driver, records: RecordStore, engine: AsyncEngine
 ) -> None:
     run = make_run(chat, status="error", model="demo-1", error="It failed.", ended_at=LATER)

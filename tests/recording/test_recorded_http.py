@@ -1,6 +1,6 @@
 """When an exchange counts, and that its caller never notices (rule 7.1, S27 to S34, S40, S41).
 
-Bodies that are judged at their close are in test_transport_bodies.py.
+Bodies that are judged at their close are in test_recorded_bodies.py.
 """
 
 from __future__ import annotations
@@ -292,7 +292,7 @@ async def test_the_end_of_a_step_counts_what_is_open() -> None:
     assert log.attempts[1].response_body == EVENTS[0].decode()
 
 
-async def test_changes_are_told_as_they_happen() -> None:
+async def test_changes_of_an_exchange_are_reported_as_they_happen() -> None:
     told: list[ExchangeRecord] = []
     log = ExchangeLog(on_change=told.append)
     response = wrap(Answer(*EVENTS, closes=[Broken("late")]), log)
@@ -358,7 +358,7 @@ async def test_a_piece_that_can_not_be_kept_is_still_passed_on() -> None:
 
 
 @pytest.mark.may_log("An exchange could not be recorded")
-async def test_a_close_error_that_can_not_be_told_leaves_the_entry_as_it_was() -> None:
+async def test_a_close_error_that_cannot_be_reported_leaves_the_entry_unchanged() -> None:
     response, log = record(Answer(*EVENTS, closes=[Unspeakable()]))
     await read_all(response)
     with pytest.raises(Unspeakable):

@@ -267,7 +267,7 @@ def test_s38_whoever_takes_the_locks_takes_them_in_one_order() -> None:
         assert {attempt.number: attempt for attempt in told} == {attempt.number: attempt for attempt in log.attempts}
 
 
-def test_s38_no_lock_is_held_while_a_change_is_told_and_changes_are_told_in_order() -> None:
+def test_s38_no_lock_is_held_while_a_change_is_announced_and_changes_are_announced_in_order() -> None:
     """The listener lets other threads use everything, and waits for them before it has heard."""
     heard: list[tuple[int, str]] = []
 

@@ -212,7 +212,7 @@ async def test_a_step_that_was_completed_is_not_downgraded_by_a_stop(engine: Asy
     assert outline_run(run) == ("turn", "interrupted", [*WELL, (2, "interrupted", [(1, "failed", 200)])])
 
 
-async def test_a_failure_is_told_at_the_run_and_at_its_step(engine: AsyncEngine) -> None:
+async def test_a_failure_is_shown_at_the_run_and_at_its_step(engine: AsyncEngine) -> None:
     said: list[Step] = [parts.text_delta("1", "Well, "), ModelFailed("It broke.", kind="server_error")]
     async with RecordingHarness(engine, [said], [None, Status(401)]).opened() as harness:
         await harness.start_recording_worker()
@@ -461,13 +461,13 @@ class Curious:
         yield parts.finish()
 
 
-@pytest.mark.parametrize(("mode", "said"), [("off", "not recorded"), ("errors", "recorded"), ("all", "recorded")])
-async def test_when_it_is_off_nobody_listens_at_all(engine: AsyncEngine, mode: DebugMode, said: str) -> None:
+@pytest.mark.parametrize(("mode", "expected"), [("off", "not recorded"), ("errors", "recorded"), ("all", "recorded")])
+async def test_when_it_is_off_nobody_listens_at_all(engine: AsyncEngine, mode: DebugMode, expected: str) -> None:
     async with RecordingHarness(engine, []).opened() as harness:
         harness.model = Curious()
         await harness.start_recording_worker(mode)
         chat = await harness.create_chat(None)
-        assert (await chat.send("Hello")).text == said
+        assert (await chat.send("Hello")).text == expected
     assert recording.get() is None
 
 
@@ -535,7 +535,7 @@ async def test_a_summary_before_a_step_belongs_to_it_and_is_no_try_at_it(
     assert told == ([("turn", "completed", [(2, "completed", attempts)])] if is_told else [])
 
 
-async def test_a_summary_before_the_first_step_is_told_under_the_number_of_that_step(engine: AsyncEngine) -> None:
+async def test_a_summary_before_the_first_step_has_the_number_of_that_step(engine: AsyncEngine) -> None:
     """Whoever takes a turn over may begin with its fifth step."""
     async with RecordingHarness(engine, []).opened() as harness:
         await harness.start_recording_worker()
@@ -636,7 +636,7 @@ async def test_records_are_forgotten_when_they_are_too_old(engine: AsyncEngine) 
 # --- a program with everything in it ---
 
 
-async def test_what_was_told_is_written_when_the_program_leaves(database: str) -> None:
+async def test_what_was_recorded_is_written_when_the_program_ends(database: str) -> None:
     async with SimulatedProvider([say("Hello.")]) as provider:
         model = f"openai-chat:m@{provider.base_url('openai-chat')}"
         settings = make_settings(model=model, debug="all", database=database)

@@ -68,7 +68,7 @@ class Impatient(SystemClock):
 
 
 @pytest.mark.parametrize("error", [DatabaseUnreachable("It is away."), DatabaseUnusable("The disk is full.")])
-async def test_a_database_that_is_away_costs_nothing_and_is_told_everything_when_it_is_back(
+async def test_a_database_that_is_away_costs_nothing_and_gets_everything_when_it_is_back(
     engine: AsyncEngine, error: StoreFailed
 ) -> None:
     async with RecordingHarness(engine, [say("One."), say("Two.")], [Status(529)]).opened() as harness:

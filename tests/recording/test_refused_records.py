@@ -1,6 +1,6 @@
 """Records that a database does not take: one of them does not cost the others, and a database that is away costs none.
 
-They break real constraints of the real tables. A batch is halved until what was to blame stands alone (sql_records.py).
+They break real constraints of the real tables. A batch is halved until the culprit is alone (recording/storage.py).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ async def test_what_the_database_refuses_costs_nothing_but_itself_and_what_hangs
 
 
 @pytest.mark.may_log("The database refused .* debug records")
-async def test_several_that_are_refused_are_all_counted_and_told_of_without_a_word_of_theirs(
+async def test_several_that_are_refused_are_all_counted_and_reported_without_their_text(
     chat: Driver, records: RecordStore, engine: AsyncEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     run, step, exchange = make_all(chat)
@@ -100,7 +100,7 @@ async def test_large_exchanges_go_in_transactions_of_their_own(
     assert await count_rows(engine) == [1, 1, 4]
 
 
-async def test_a_database_that_takes_nothing_is_told_and_what_was_told_is_written_later(
+async def test_a_database_that_takes_nothing_is_reported_and_what_was_recorded_is_written_later(
     database: str, chat: Driver
 ) -> None:
     alone = await open_alone(database)

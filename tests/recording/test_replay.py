@@ -237,7 +237,7 @@ async def test_two_that_listen_at_once_both_hear_all_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         (None, "cannot be read"),
         ("{}", "is not a recording"),
@@ -245,15 +245,17 @@ async def test_two_that_listen_at_once_both_hear_all_of_it() -> None:
         ("[1]", "is not a recording"),
     ],
 )
-def test_a_file_that_is_no_recording_is_told_so(tmp_path: Path, content: str | None, said: str) -> None:
+def test_a_file_that_is_no_recording_is_refused_with_the_reason(
+    tmp_path: Path, content: str | None, expected: str
+) -> None:
     path = tmp_path / "strange.json"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(Invalid, match=said):
+    with pytest.raises(Invalid, match=expected):
         RecordedModel(path)
 
 
-def test_a_recording_that_can_not_be_saved_is_told_so(tmp_path: Path) -> None:
+def test_a_recording_that_cannot_be_saved_is_reported(tmp_path: Path) -> None:
     made = make_recording(make_record(), model=None)
     assert made is not None
     with pytest.raises(Invalid, match="cannot be written"):

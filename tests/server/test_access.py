@@ -188,7 +188,7 @@ async def test_a_token_is_judged_whatever_it_looks_like(harness: AppHarness) -> 
             assert response.status == status, given
 
 
-async def test_a_client_with_the_token_is_let_in_and_one_without_is_told_so(harness: AppHarness) -> None:
+async def test_a_client_with_the_token_is_let_in_and_one_without_gets_the_reason(harness: AppHarness) -> None:
     server = await harness.start_server(worker=False, token=TOKEN, client_token=TOKEN)
     assert (await server.client.list_chats())["items"] == []
     async with JsonClient(server.url) as stranger:

@@ -69,7 +69,7 @@ def list_fields(run: dict[str, Any]) -> list[list[str]]:
     return [list(run), list(step), list(step["attempts"][0])]
 
 
-async def test_a_run_is_told_as_the_page_shows_it_and_can_be_downloaded(database: str) -> None:
+async def test_a_run_is_described_as_the_page_shows_it_and_can_be_downloaded(database: str) -> None:
     async with serve_recorded(database, [say("Hello.")], [Status(429)]) as (server, provider):
         chat = await server.client.create_chat("Hi")
         (listed,) = await read_runs(server, chat["id"], 1)

@@ -1,6 +1,6 @@
 """A server that leaves while replies are streamed to clients that have no cursor: whole, or the client raises.
 
-The compatible wires have no way to reconnect, and neither has a program that reads the reply from the response of its
+The compatible APIs have no way to reconnect, and neither has a program that reads the reply from the response of its
 command. Their streams stay open while the server drains. A stream that cannot be finished breaks off in a way that no
 HTTP client takes for an end.
 """
@@ -17,7 +17,7 @@ import aiohttp
 import openai
 import pytest
 from compat.running import CLIENTS
-from tests.server.compat.wire_clients import open_openai
+from tests.server.compat.compat_clients import open_openai
 from tests.support.app_harness import NEVER_S, AppHarness, serve_app
 from tests.support.engine import get_name
 from tests.support.node import run_module
@@ -38,7 +38,7 @@ REQUESTS: dict[str, tuple[str, dict[str, Any], bytes]] = {
     "ai sdk": ("//ai-sdk/chat", HOOK, b'data: {"type":"finish"'),
     "native": ("/chats", {"message": "A story"}, b'"status":"idle"'),
 }
-WIRES = [name for name in REQUESTS if name != "native"]
+APIS = [name for name in REQUESTS if name != "native"]
 COLLECTED: dict[str, tuple[str, dict[str, Any]]] = {
     "chat completions": ("//v1/chat/completions", {"messages": MESSAGES}),
     "responses": ("//v1/responses", {"input": "A story"}),
@@ -65,9 +65,9 @@ class HeldReply:
         yield parts.finish()
 
 
-def request_reply(server: RunningServer, wire: str) -> Any:
-    path, body, _ = REQUESTS[wire]
-    return server.request("POST", path, json=body, headers=STREAM if wire == "native" else {})
+def request_reply(server: RunningServer, api: str) -> Any:
+    path, body, _ = REQUESTS[api]
+    return server.request("POST", path, json=body, headers=STREAM if api == "native" else {})
 
 
 async def read_beginning(response: aiohttp.ClientResponse) -> bytes:
@@ -85,13 +85,13 @@ async def read_rest(response: aiohttp.ClientResponse) -> bytes:
         return await response.content.read()
 
 
-@pytest.mark.parametrize("wire", REQUESTS)
+@pytest.mark.parametrize("api", REQUESTS)
 async def test_a_reply_is_streamed_to_its_end_while_its_server_drains_and_feeds_end_at_once(
-    database: str, wire: str
+    database: str, api: str
 ) -> None:
     held = HeldReply()
     async with deadline(), serve_app(database, held.model, drain_s=NEVER_S) as server:
-        async with request_reply(server, wire) as response:
+        async with request_reply(server, api) as response:
             await read_beginning(response)
             (chat,) = (await server.client.list_chats())["items"]
             async with server.request("GET", f"/chats/{chat['id']}/events") as feed:
@@ -100,18 +100,18 @@ async def test_a_reply_is_streamed_to_its_end_while_its_server_drains_and_feeds_
             held.go_on.set()
             rest = await read_rest(response)
         assert b"upon a time" in rest
-        assert REQUESTS[wire][2] in rest
+        assert REQUESTS[api][2] in rest
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("api", APIS)
 async def test_the_drain_limits_a_streamed_reply_and_the_grace_of_the_listener_does_not(
-    database: str, wire: str, monkeypatch: pytest.MonkeyPatch
+    database: str, api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("indelible.server.process.GRACE_S", 0)
     held = HeldReply()
     async with deadline(), serve_app(database, held.model, drain_s=NEVER_S) as server:
         server.process.config.timeout_graceful_shutdown = int(NEVER_S)
-        async with request_reply(server, wire) as response:
+        async with request_reply(server, api) as response:
             await read_beginning(response)
             idle, writer = await asyncio.open_connection(*server.url.removeprefix("http://").split(":"))
             writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -120,13 +120,13 @@ async def test_the_drain_limits_a_streamed_reply_and_the_grace_of_the_listener_d
             await idle.read()  # closed: the server drains
             writer.close()
             held.go_on.set()
-            assert REQUESTS[wire][2] in await read_rest(response)
+            assert REQUESTS[api][2] in await read_rest(response)
 
 
-@pytest.mark.parametrize("wire", COLLECTED)
-async def test_a_reply_in_one_piece_is_waited_for_while_its_server_drains(database: str, wire: str) -> None:
+@pytest.mark.parametrize("api", COLLECTED)
+async def test_a_reply_in_one_piece_is_waited_for_while_its_server_drains(database: str, api: str) -> None:
     held = HeldReply()
-    path, body = COLLECTED[wire]
+    path, body = COLLECTED[api]
     async with deadline(), serve_app(database, held.model, drain_s=NEVER_S) as server, asyncio.TaskGroup() as group:
         ask = group.create_task(ask_for(server, path, body))
         await server.wait_for_readers(1)
@@ -143,15 +143,15 @@ async def ask_for(server: RunningServer, path: str, body: Any) -> tuple[int, str
 
 
 @pytest.mark.parametrize("drain_s", [0, 0.3])
-@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("api", APIS)
 async def test_a_reply_that_is_not_finished_when_its_server_goes_is_no_complete_response(
-    database: str, wire: str, drain_s: float
+    database: str, api: str, drain_s: float
 ) -> None:
     model = ScriptedModel([say_half("Once")])
     async with (
         deadline(),
         serve_app(database, model, drain_s=drain_s) as server,
-        request_reply(server, wire) as response,
+        request_reply(server, api) as response,
     ):
         await read_beginning(response)
         server.process.shut_down()
@@ -189,14 +189,14 @@ async def test_the_sdks_from_npm_read_the_whole_reply_or_raise(database: str, tm
     assert [each for each in ended if (each["raised"] is None) != bool(drain_s)] == []
 
 
-@pytest.mark.parametrize("wire", COLLECTED)
-async def test_the_sdk_for_python_raises(database: str, wire: str) -> None:
+@pytest.mark.parametrize("api", COLLECTED)
+async def test_the_sdk_for_python_raises(database: str, api: str) -> None:
     serving = serve_app(database, ScriptedModel([say_half("Once")]))
     async with deadline(), serving as server, open_openai(server) as client:
 
         async def read() -> None:
-            _, body = COLLECTED[wire]
-            create: Any = client.responses.create if wire == "responses" else client.chat.completions.create
+            _, body = COLLECTED[api]
+            create: Any = client.responses.create if api == "responses" else client.chat.completions.create
             async for event in await create(**{"model": "scripted", **body, "stream": True}):
                 if "Once" in str(event):
                     server.process.shut_down()
@@ -205,10 +205,10 @@ async def test_the_sdk_for_python_raises(database: str, wire: str) -> None:
             await read()
 
 
-@pytest.mark.parametrize("wire", WIRES)
-async def test_a_stream_whose_chat_is_deleted_is_no_complete_response(harness: AppHarness, wire: str) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_a_stream_whose_chat_is_deleted_is_no_complete_response(harness: AppHarness, api: str) -> None:
     server = await harness.start_server(ScriptedModel([say_half("Once")]))
-    async with deadline(), request_reply(server, wire) as response:
+    async with deadline(), request_reply(server, api) as response:
         await read_beginning(response)
         (chat,) = (await server.client.list_chats())["items"]
         async with server.request("DELETE", f"/chats/{chat['id']}") as deleted:

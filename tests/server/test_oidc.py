@@ -103,7 +103,7 @@ def bend(provider: Provider, **claims: Any) -> None:
 
 
 @pytest.mark.may_log("a login by OpenID Connect failed")
-async def test_a_token_with_anything_wrong_opens_nothing_and_no_secret_is_told(
+async def test_a_token_with_anything_wrong_opens_nothing_and_shows_no_secret(
     harness: AppHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

@@ -107,7 +107,7 @@ async def test_what_is_not_possible_now_names_the_state_and_the_command(harness:
     assert (problem["state"], problem["command"]) == ("idle", "retry")
 
 
-async def test_a_method_that_a_route_has_not_is_told_those_that_it_has(harness: AppHarness) -> None:
+async def test_a_method_that_a_route_lacks_is_answered_with_those_that_it_has(harness: AppHarness) -> None:
     server = await harness.start_server(worker=False)
 
     async with server.request("DELETE", "//healthz") as response:
@@ -206,7 +206,7 @@ def test_a_client_makes_the_same_refusal_of_the_servers_problem(refusal: type[Re
     [(RuntimeError("the key is sk-secret"), 500, "internal"), (Refused("No."), 422, "invalid")],
 )
 @pytest.mark.may_log("GET /broken failed")
-async def test_a_fault_of_ours_is_told_without_its_words(
+async def test_a_defect_of_ours_is_reported_without_its_text(
     error: Exception, status: int, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     router = Router()

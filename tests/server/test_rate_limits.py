@@ -33,7 +33,7 @@ def test_buckets_of_those_who_were_not_busy_lately_are_forgotten() -> None:
 
 
 @pytest.mark.parametrize("migrated", ["sqlite"], indirect=True)
-async def test_a_user_who_sends_too_much_is_told_when_to_come_back_and_others_are_not(harness: AppHarness) -> None:
+async def test_a_user_who_sends_too_much_learns_when_to_come_back_and_others_are_let_in(harness: AppHarness) -> None:
     server = await harness.start_server(worker=False, token=TOKEN, user_max_requests_per_s=1)
     ada = await server.app.accounts.add_user("ada")
     _, hers = await server.app.accounts.create_token(ada.id, label="", scopes=["read"])

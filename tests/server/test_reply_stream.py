@@ -1,4 +1,4 @@
-"""A command and its reply in one response (streaming/reply_stream.py): the feed from there on, until the chat rests."""
+"""A command and its reply in one response (server/feed_routes.py): the feed from there on, until the chat rests."""
 
 from __future__ import annotations
 

@@ -286,7 +286,7 @@ async def test_a_bad_body_is_a_problem_that_names_the_place(body: bytes, status:
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "json", ""])
-async def test_json_that_is_sent_as_something_else_is_told_the_header_that_it_needs(kind: str) -> None:
+async def test_json_that_is_sent_as_something_else_is_answered_with_the_header_that_it_needs(kind: str) -> None:
     for path in ("/api/save/b", "/api/stop/b"):
         method = "PUT" if "save" in path else "POST"
         headers = [(b"content-type", kind.encode())]

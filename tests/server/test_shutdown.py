@@ -56,7 +56,7 @@ async def is_refused(url: str) -> bool:
     [("sqlite", signal.SIGTERM), ("sqlite", signal.SIGINT), ("postgresql", signal.SIGTERM)],
     indirect=["migrated"],
 )
-async def test_a_server_that_is_told_to_leave_tells_its_readers_hands_over_and_ends_well(
+async def test_a_server_that_is_terminated_ends_its_feeds_hands_over_and_exits_cleanly(
     database: str, number: signal.Signals
 ) -> None:
     with start_interpreter("serve", "--port", "0", "--database", database) as command:
@@ -82,7 +82,7 @@ async def test_a_server_that_is_told_to_leave_tells_its_readers_hands_over_and_e
 
 
 @on_sqlite
-async def test_whoever_asks_a_leaving_server_is_told_and_what_is_asked_already_is_answered(harness: AppHarness) -> None:
+async def test_a_leaving_server_refuses_new_requests_and_answers_those_it_has(harness: AppHarness) -> None:
     server = await harness.start_server(ScriptedModel([say_half("Hello")]), tool_grace_s=0)
     chat = await server.client.create_chat("Hi")
     await read_until(server.client, chat["id"], has_text("Hello"))
@@ -213,19 +213,19 @@ async def test_a_worker_with_a_port_tells_how_it_is_and_hands_off_on_sigterm(dat
 
 @on_sqlite
 @pytest.mark.parametrize(
-    ("arguments", "status", "said"),
+    ("arguments", "status", "expected"),
     [
         (["--host", "0.0.0.0"], 1, "0.0.0.0 is reachable from other machines. Set INDELIBLE_TOKEN"),  # noqa: S104  (refused)
         (["--tools", "nothing"], 2, "--tools nothing: write it as package.module:NAME."),
     ],
 )
 async def test_what_keeps_a_server_from_starting_is_one_line(
-    database: str, arguments: Sequence[str], status: int, said: str
+    database: str, arguments: Sequence[str], status: int, expected: str
 ) -> None:
     with start_indelible("serve", "--port", "0", "--database", database, *arguments) as command:
         code, complaints = await wait_for_end(command)
     assert (code, complaints.count("\n")) == (status, 1), complaints
-    assert complaints.startswith(f"indelible: {said}")
+    assert complaints.startswith(f"indelible: {expected}")
 
 
 @on_sqlite

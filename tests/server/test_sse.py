@@ -164,7 +164,7 @@ async def test_no_event_begins_while_a_comment_waits_for_the_client(feed_harness
         wire.gone.set()
 
 
-async def test_a_reader_that_does_not_read_is_told_to_begin_anew_and_has_everything_then(
+async def test_a_reader_that_does_not_read_has_to_begin_anew_and_then_has_everything(
     feed_harness: FeedHarness,
 ) -> None:
     chat = await feed_harness.create_streaming()
@@ -348,7 +348,7 @@ async def test_a_feed_of_nobody_is_an_ordinary_problem(harness: AppHarness) -> N
         assert (await read_problem(response))["kind"] == "not_found"
 
 
-async def test_two_readers_of_one_chat_are_told_the_same(harness: AppHarness) -> None:
+async def test_two_readers_of_one_chat_get_the_same(harness: AppHarness) -> None:
     server = await harness.start_server(ScriptedModel([REPLY]))
     chat = await server.client.create_chat("Is it raining?")
     async with asyncio.TaskGroup() as group:

@@ -106,7 +106,7 @@ async def test_a_limit_in_dollars_may_be_set_beside_a_model_of_ones_own_with_a_n
 
 
 @pytest.mark.may_log("user_max_usd_per_day does not limit")
-async def test_a_limit_in_dollars_that_does_not_hold_for_a_model_is_said_at_the_start(
+async def test_the_start_names_models_that_a_limit_in_dollars_does_not_hold_for(
     database: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     free = ScriptedModel(name="own")

@@ -91,7 +91,7 @@ async def test_a_repeated_request_gets_the_same_answer_and_changes_nothing(app: 
     assert len(await chat.queue()) == 1
 
 
-async def test_a_stop_waits_no_longer_than_it_was_told(app: indelible.App) -> None:
+async def test_a_stop_waits_no_longer_than_was_asked(app: indelible.App) -> None:
     chat = await app.create_chat("Hello")
     await app.store.acquire("somebody", limit=1)
     await app.store.beat("somebody")

@@ -256,7 +256,7 @@ class Driver:
     async def kinds(self) -> list[str]:
         return [row.kind for row in await self.rows(events, events.c.seq)]
 
-    async def told(self) -> list[tuple[str, str | None, dict[str, Any]]]:
+    async def list_events(self) -> list[tuple[str, str | None, dict[str, Any]]]:
         """All events: kind, ref, payload."""
         rows = await self.rows(events, events.c.seq)
         return [(row.kind, row.ref, msgspec.json.decode(row.payload) if row.payload else {}) for row in rows]

@@ -44,7 +44,7 @@ def test_an_address_is_a_file_or_a_url(written: str | Path, meant: Address) -> N
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "expected"),
     [
         (":memory:", "not in memory"),
         ("", "not in memory"),
@@ -65,8 +65,8 @@ def test_an_address_is_a_file_or_a_url(written: str | Path, meant: Address) -> N
         ),
     ],
 )
-def test_an_address_that_cannot_be_meant_is_refused(written: str, said: str) -> None:
-    with pytest.raises(DatabaseUnusable, match=said) as caught:
+def test_an_address_that_cannot_be_meant_is_refused(written: str, expected: str) -> None:
+    with pytest.raises(DatabaseUnusable, match=expected) as caught:
         parse_address(written)
 
     assert SECRET not in "".join(traceback.format_exception(caught.value))

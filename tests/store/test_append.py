@@ -260,7 +260,7 @@ async def test_an_attempt_that_was_skipped_is_judged_by_its_row_when_its_lock_is
         assert await read_rows(postgres) == name_rows(make_row(last))
 
 
-async def test_what_was_written_is_told_though_its_attempt_ends_while_the_others_are_examined(
+async def test_what_was_written_is_announced_though_its_attempt_ends_while_the_others_are_examined(
     postgres: AsyncEngine, own_postgres: str
 ) -> None:
     """The one urgent connection does something else between the statement that wrote it and the second look."""

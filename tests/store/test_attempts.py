@@ -34,9 +34,7 @@ async def add(engine: AsyncEngine, chat: Driver, *ids: str) -> None:
         )
 
 
-async def test_what_was_tried_is_told_with_its_end_and_what_is_being_tried_without_one(
-    store: Store, engine: AsyncEngine
-) -> None:
+async def test_attempts_have_their_end_and_the_running_one_has_none(store: Store, engine: AsyncEngine) -> None:
     chat = await Driver(store, engine).create()
     assert await store.attempts(chat.id) == []
     await chat.do(c.Acquire(worker_id="live"))

@@ -171,7 +171,7 @@ def test_a_backup_that_is_cut_leaves_everything_as_it_was(source: Path, place: P
     assert [path.read_bytes() for path in place.iterdir()] == ([] if there is None else [there])
 
 
-def test_a_damaged_database_is_told_and_does_not_replace_a_good_backup(source: Path, place: Path) -> None:
+def test_a_damaged_database_is_reported_and_does_not_replace_a_good_backup(source: Path, place: Path) -> None:
     (place / "saved.db").write_bytes(b"yesterday's")
     with source.open("r+b") as file:
         file.seek(source.stat().st_size // 2)
@@ -229,7 +229,7 @@ def test_the_log_of_another_database_is_not_taken_for_the_copys(refused: Path, p
         back_up(refused, place / "saved.db", overwrite=True)
 
 
-def test_a_target_that_cannot_be_a_file_is_told(refused: Path, place: Path) -> None:
+def test_a_target_that_cannot_be_a_file_is_refused(refused: Path, place: Path) -> None:
     with pytest.raises(DatabaseUnusable, match="is a directory"):
         back_up(refused, place, overwrite=True)
     with pytest.raises(DatabaseUnusable, match=r"the directory .* does not exist"):
@@ -246,13 +246,13 @@ def test_a_database_that_is_not_there_is_not_created(tmp_path: Path, place: Path
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(b"", "is not an Indelible database"), (b"a letter " * 999, "is not a SQLite database")]
+    ("content", "expected"), [(b"", "is not an Indelible database"), (b"a letter " * 999, "is not a SQLite database")]
 )
-def test_a_file_of_something_else_is_told(tmp_path: Path, place: Path, content: bytes, said: str) -> None:
+def test_a_file_of_another_program_is_reported(tmp_path: Path, place: Path, content: bytes, expected: str) -> None:
     other = tmp_path / "other.db"
     other.write_bytes(content)
 
-    with pytest.raises(DatabaseUnusable, match=said):
+    with pytest.raises(DatabaseUnusable, match=expected):
         back_up(other, place / "saved.db")
 
     assert not list(place.iterdir())

@@ -113,7 +113,7 @@ async def test_the_error_of_a_branch_is_kept_and_restored(chat: Driver) -> None:
     await switch(chat, failed.messages[-1].id or "")
     back = await chat.store.view(chat.id)
     assert (back.status, back.error, await chat.state()) == ("error", ERROR, State.ERROR)
-    assert (await chat.told())[-2:] == [("error", None, ERROR), ("status", None, {"status": "error"})]
+    assert (await chat.list_events())[-2:] == [("error", None, ERROR), ("status", None, {"status": "error"})]
 
 
 async def test_a_turn_that_crashed_too_often_has_its_error_on_its_branch_too(chat: Driver) -> None:

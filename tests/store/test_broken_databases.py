@@ -191,7 +191,7 @@ def long_message() -> NewChat:
     return NewChat(owner_id="user_a", blocks=[Text("y" * 100_000)])
 
 
-async def test_a_damaged_file_is_told_and_what_was_said_can_still_be_read(sqlite: AsyncEngine) -> None:
+async def test_a_damaged_file_is_reported_and_its_messages_can_still_be_read(sqlite: AsyncEngine) -> None:
     store = Store(get_database(sqlite))
     attempt = await start_attempt(store, sqlite)
     rows = [
@@ -209,7 +209,7 @@ async def test_a_damaged_file_is_told_and_what_was_said_can_still_be_read(sqlite
     assert await read_rows(sqlite) == [(1, rows[0].parts)]
 
 
-async def test_a_file_that_somebody_else_keeps_locked_is_told(sqlite: AsyncEngine) -> None:
+async def test_a_file_that_another_process_keeps_locked_is_reported(sqlite: AsyncEngine) -> None:
     await get_database(sqlite).write(lambda transaction: transaction.one("PRAGMA busy_timeout=0"))
     with closing(sqlite3.connect(str(sqlite.url.database), isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -327,7 +327,7 @@ async def add_worker(engine: AsyncEngine, worker_id: str) -> None:
     await get_database(engine).write(lambda transaction: insert_rows(transaction, workers.name, row))
 
 
-async def test_a_full_disk_is_told_and_not_what_was_to_be_written(
+async def test_a_full_disk_is_reported_without_what_was_to_be_written(
     postgres: AsyncEngine, operator: asyncpg.Connection
 ) -> None:
     await operator.execute(FAIL_WITH.format(state="53100").replace("ON journal", "ON workers"))
@@ -335,7 +335,7 @@ async def test_a_full_disk_is_told_and_not_what_was_to_be_written(
         await add_worker(postgres, "worker_a")
 
 
-async def test_what_nobody_has_foreseen_is_told_in_the_words_of_the_server_alone(
+async def test_an_unforeseen_error_is_reported_in_the_words_of_the_server_alone(
     postgres: AsyncEngine, operator: asyncpg.Connection
 ) -> None:
     await operator.execute(FAIL_WITH.format(state="P0001").replace("ON journal", "ON workers"))
@@ -347,7 +347,7 @@ async def test_what_nobody_has_foreseen_is_told_in_the_words_of_the_server_alone
     ("limit", "sentence"),
     [("lock_timeout", "is busy"), ("statement_timeout", "cancelled a statement that took too long")],
 )
-async def test_a_lock_that_is_not_given_in_time_is_told(
+async def test_a_lock_that_is_not_given_in_time_is_reported(
     postgres: AsyncEngine, operator: asyncpg.Connection, limit: str, sentence: str
 ) -> None:
     async def wait_a_little(transaction: Transaction) -> None:
@@ -360,7 +360,7 @@ async def test_a_lock_that_is_not_given_in_time_is_told(
             await get_database(postgres).write(wait_a_little)
 
 
-async def test_a_deadlock_is_told_to_the_one_that_has_to_give_way(
+async def test_a_deadlock_is_an_error_for_the_one_that_has_to_give_way(
     postgres: AsyncEngine, operator: asyncpg.Connection
 ) -> None:
     await add_worker(postgres, "worker_a")
@@ -387,7 +387,7 @@ async def test_a_deadlock_is_told_to_the_one_that_has_to_give_way(
             await other
 
 
-async def test_too_many_connections_are_told(postgres: AsyncEngine, operator: asyncpg.Connection) -> None:
+async def test_too_many_connections_are_reported(postgres: AsyncEngine, operator: asyncpg.Connection) -> None:
     role = f"crowd_{uuid.uuid4().hex[:8]}"
     await operator.execute(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 0")
     try:
@@ -397,7 +397,7 @@ async def test_too_many_connections_are_told(postgres: AsyncEngine, operator: as
         await operator.execute(f"DROP ROLE {role}")
 
 
-async def test_a_migration_that_gets_no_connection_is_told_so(new_postgres: str) -> None:
+async def test_a_migration_that_gets_no_connection_says_so(new_postgres: str) -> None:
     """It needs one beside that which has looked at the revision."""
     role = f"crowd_{uuid.uuid4().hex[:8]}"
     await execute(new_postgres, f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 1")
@@ -409,7 +409,7 @@ async def test_a_migration_that_gets_no_connection_is_told_so(new_postgres: str)
 
 
 @pytest.mark.parametrize("busy", [True, False], ids=["in a statement", "between two"])
-async def test_a_connection_that_an_operator_ends_is_told(
+async def test_a_connection_that_an_operator_ends_is_reported(
     postgres: AsyncEngine, operator: asyncpg.Connection, busy: bool
 ) -> None:
     async def use(transaction: Transaction) -> None:
@@ -429,7 +429,7 @@ async def test_a_connection_that_an_operator_ends_is_told(
             await using
 
 
-async def test_a_refusal_is_told_as_it_was_though_the_connection_is_lost_with_it(
+async def test_a_refusal_keeps_its_reason_though_the_connection_is_lost_with_it(
     postgres: AsyncEngine, operator: asyncpg.Connection
 ) -> None:
     async def refuse(transaction: Transaction) -> None:
@@ -514,7 +514,7 @@ async def test_r5_a_commit_whose_answer_is_lost_is_not_written_twice(own_postgre
         await engine.dispose()
 
 
-async def test_a_command_whose_commit_is_not_answered_is_told_so_and_may_have_been_carried_out(
+async def test_a_command_whose_commit_is_not_answered_fails_and_may_have_been_carried_out(
     own_postgres: str,
 ) -> None:
     cable = Cable(own_postgres)
@@ -569,7 +569,7 @@ async def test_a_server_that_is_stopped_or_crashes_and_comes_back_costs_nothing(
     await engine.dispose()
 
 
-async def test_a_server_that_is_stopping_and_a_damaged_page_are_told(own_server: Any) -> None:
+async def test_a_server_that_is_stopping_and_a_damaged_page_are_reported(own_server: Any) -> None:
     address = f"postgresql://postgres@/postgres?host={own_server.pgdata}"
     await migrate(address)
     still_there = await open_database(address)

@@ -27,12 +27,12 @@ async def test_no_reply_of_the_chat_has_a_name_any_more(engine: AsyncEngine) -> 
     await settle_in(engine)
     chat, other = await make_chained(engine), await make_chained(engine)
     assert [message.response_id for message in await chat.path() if message.role == "assistant"] == ["resp_1", "resp_2"]
-    told = await chat.told()
+    told = await chat.list_events()
 
     await chat.store.forget_responses(chat.id, epoch=(await chat.row()).epoch)
 
     assert [message.response_id for message in await chat.path() if message.role == "assistant"] == [None, None]
-    assert await chat.told() == told
+    assert await chat.list_events() == told
     assert any(message.response_id for message in await other.path())
 
 

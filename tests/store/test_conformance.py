@@ -1,4 +1,4 @@
-"""Every command in every state, on both databases: what port.py promises of `execute`.
+"""Every command in every state, on both databases: what store/store.py promises of `execute`.
 
 Chats are brought into a state by real commands. A command that the table allows leads to a state that it
 names, and the rows agree with it (driver.py). One that it does not allow raises, and the dump of all tables
@@ -7,7 +7,7 @@ chat serves them all; each allowed command gets a copy of one.
 
 Workers name what they know. Where the turn they speak of is over, that is no refusal: somebody ended it.
 
-Neighbours: test_endings.py (what an ended attempt leaves), test_queue_in_store.py, test_history_in_store.py,
+Neighbours: test_finish_attempt.py (what an ended attempt leaves), test_queue_in_store.py, test_history_in_store.py,
 test_stop_in_store.py.
 """
 
@@ -373,7 +373,7 @@ class Listener:
         return heard
 
 
-async def test_others_are_told_of_a_chat_after_every_commit_that_changed_it_and_of_nothing_else(
+async def test_a_chat_is_announced_after_every_commit_that_changed_it_and_at_no_other_time(
     store: Store, engine: AsyncEngine
 ) -> None:
     listener = Listener()
@@ -428,7 +428,7 @@ async def test_an_outcome_says_who_has_to_act(store: Store, engine: AsyncEngine)
     assert take() == [both]
 
 
-async def test_a_request_that_is_repeated_is_told_of_once(store: Store, engine: AsyncEngine) -> None:
+async def test_a_repeated_request_is_announced_once(store: Store, engine: AsyncEngine) -> None:
     listener = Listener()
     chat = await Driver(store, engine).create()
     loud = Store(get_database(engine), on_committed=listener.hear)
@@ -443,7 +443,7 @@ async def test_a_request_that_is_repeated_is_told_of_once(store: Store, engine: 
     assert listener.take() == []
 
 
-async def test_a_chat_that_is_taken_or_given_up_is_told_of(store: Store, engine: AsyncEngine) -> None:
+async def test_taking_or_giving_up_a_chat_is_reported(store: Store, engine: AsyncEngine) -> None:
     listener = Listener()
     loud = Store(get_database(engine), on_committed=listener.hear)
     chat = await Driver(loud, engine).create()
@@ -457,7 +457,7 @@ async def test_a_chat_that_is_taken_or_given_up_is_told_of(store: Store, engine:
     assert await chat.state() is State.ERROR
 
 
-async def test_what_is_told_is_committed_by_then(store: Store, engine: AsyncEngine) -> None:
+async def test_what_is_announced_is_committed_by_then(store: Store, engine: AsyncEngine) -> None:
     """P1: whoever is woken looks with a connection of its own, and finds it."""
     looks: list[asyncio.Task[int]] = []
 

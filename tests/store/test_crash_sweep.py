@@ -441,7 +441,7 @@ async def test_to_die_before_a_call_is_to_die_after_the_one_before_it(engine: As
             await bring_to_rest(before, typed=before.kept, said=before.heard)
 
 
-async def test_a_call_that_died_with_its_store_is_told_as_unknown_and_never_as_not_run(engine: AsyncEngine) -> None:
+async def test_a_call_that_died_with_its_store_is_reported_as_unknown_and_never_as_not_run(engine: AsyncEngine) -> None:
     """Its partner settled before: that answer stays."""
 
     async def start_two_tools(process: Process) -> None:

@@ -17,7 +17,7 @@ from indelible.store.payloads import NewChat
 from indelible.store.store import Store
 
 
-async def test_of_many_who_create_a_chat_at_once_one_does_and_the_others_are_told_that_it_is_there(
+async def test_of_many_who_create_a_chat_at_once_one_does_and_the_others_learn_that_it_exists(
     engine: AsyncEngine,
 ) -> None:
     await settle_in(engine)

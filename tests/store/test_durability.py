@@ -222,7 +222,7 @@ def kill_speakers(addresses: Sequence[str]) -> list[list[int]]:
     return printed
 
 
-async def test_every_part_that_was_told_durable_survives_kill_9(database: str, tmp_path: Path) -> None:
+async def test_every_part_that_was_reported_durable_survives_kill_9(database: str, tmp_path: Path) -> None:
     if database.startswith("postgresql"):
         addresses = [database] * KILLS["postgresql"]
     else:
@@ -250,7 +250,7 @@ def run_without_fsync(path: Path, pragmas: Sequence[str]) -> list[str]:
     [([], ["tries again"]), (["synchronous=NORMAL"], ["told 4", "goes on"])],
     ids=["as it is", "were it weaker"],
 )
-async def test_no_flush_is_told_on_sqlite_unless_its_fsync_succeeded(
+async def test_no_flush_is_reported_on_sqlite_unless_its_fsync_succeeded(
     migrated_sqlite: Path, tmp_path: Path, pragmas: list[str], then: list[str]
 ) -> None:
     """With NORMAL the fourth part would be told although nothing is on the disk: the test sees the difference."""

@@ -34,7 +34,7 @@ def start_holder(database: Path) -> subprocess.Popen[str]:
     return holder
 
 
-def test_a_second_process_is_told_who_has_the_file_and_gets_it_after_kill_9(tmp_path: Path) -> None:
+def test_a_second_process_learns_who_has_the_file_and_gets_it_after_kill_9(tmp_path: Path) -> None:
     database = tmp_path / "chats.db"
     with start_holder(database) as holder:
         told = rf"in use by another server or worker \(process {holder.pid}\).* worker=False"

@@ -268,7 +268,7 @@ async def test_the_event_that_ends_an_attempt_is_the_first_of_its_transaction(ch
     await chat.say(*SCRIPTS["half a call"].parts)
     seq = (await chat.row()).seq
     await stop_without_a_worker(chat)
-    told = (await chat.told())[seq:]
+    told = (await chat.list_events())[seq:]
     kinds = [kind for kind, _, _ in told]
     assert kinds == ["message", "message", "message", "status"], "the reply, its tool's answer, the notice"
     assert told[0][2] == {"attempt": chat.attempt_id, "last_n": 1}
@@ -278,7 +278,7 @@ async def test_the_event_that_ends_an_attempt_is_the_first_of_its_transaction(ch
 async def test_a_reset_tells_readers_which_preview_to_drop(chat: Driver) -> None:
     await chat.say(ReasoningDelta("r", "Hm"))
     await take_over(chat)
-    kind, ref, payload = (await chat.told())[-1]
+    kind, ref, payload = (await chat.list_events())[-1]
     assert (kind, ref) == ("reset", chat.attempt_id)
     assert (payload["attempt"], payload["last_n"]) == (chat.attempt_id, 1)
 

@@ -116,7 +116,7 @@ async def test_taking_chats_passes_over_one_that_a_frozen_worker_has_locked(
     assert [outcome.chat_id for outcome in await store.acquire("live", limit=5)] == [stuck.id]
 
 
-async def test_a_user_behind_a_frozen_worker_is_told_to_try_again(
+async def test_a_user_behind_a_frozen_worker_gets_an_error_and_may_try_again(
     postgres: AsyncEngine, migrated_postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chat = await Driver(Store(get_database(postgres)), postgres).create()
@@ -293,7 +293,7 @@ async def test_a_network_that_falls_silent_in_a_transaction_is_waited_for_once(
         await store.beat("worker")
 
 
-async def test_a_refusal_is_told_as_it_was_though_its_rollback_is_not_answered(migrated_postgres: str) -> None:
+async def test_a_refusal_keeps_its_reason_though_its_rollback_is_not_answered(migrated_postgres: str) -> None:
     line = Line(migrated_postgres)
 
     async def refuse(transaction: Transaction) -> None:

@@ -68,7 +68,7 @@ async def test_an_edit_forks_and_the_old_branch_can_be_gone_back_to(chat: Driver
     await chat.do(c.SwitchBranch(message_id=head))
     await chat.check()
     assert await chat.said() == old
-    assert (await chat.told())[-1][:2] == ("head", head)
+    assert (await chat.list_events())[-1][:2] == ("head", head)
 
 
 async def test_an_edit_of_the_first_message_begins_a_new_root(chat: Driver) -> None:
@@ -183,7 +183,7 @@ async def test_a_compaction_leaves_a_summary_for_the_model_and_a_notice_for_peop
     notice = NOTICES["compacted"] + "They spoke of numbers."  # people can read it
     assert await chat.said() == [*said, ("user", "They spoke of numbers."), ("notice", notice)]
     assert [message.visibility for message in (await chat.path())[-2:]] == ["model", "people"]
-    assert [kind for kind, _, _ in (await chat.told())[seq:]] == ["message", "message", "status"]
+    assert [kind for kind, _, _ in (await chat.list_events())[seq:]] == ["message", "message", "status"]
     assert await chat.state() is State.IDLE
 
 
@@ -328,21 +328,21 @@ async def test_a_description_changes_what_it_names_and_leaves_the_rest(chat: Dri
     assert row.pinned is True
 
 
-async def test_a_description_is_told_but_for_what_is_between_the_chat_and_its_model(chat: Driver) -> None:
+async def test_an_update_is_announced_without_what_is_between_the_chat_and_its_model(chat: Driver) -> None:
     seq = (await chat.row()).seq
     told = ChatPatch(title="Rain", pinned=False, system_prompt="Secret.", parameters={"k": 1})
     await chat.do(c.UpdateChat(), payload=told)
-    assert (await chat.told())[seq:] == [("chat", None, {"title": "Rain", "pinned": False})]
+    assert (await chat.list_events())[seq:] == [("chat", None, {"title": "Rain", "pinned": False})]
     assert not any(b"Secret" in (row.payload or b"") for row in await chat.rows(events))
 
 
 @pytest.mark.parametrize("mode", ["off", "errors", "all", None])
-async def test_what_is_recorded_of_a_chat_is_chosen_and_told_like_its_title(chat: Driver, mode: Any) -> None:
+async def test_the_debug_mode_of_a_chat_is_set_and_announced_like_its_title(chat: Driver, mode: Any) -> None:
     await chat.do(c.UpdateChat(), payload=ChatPatch(debug="all"))
     seq = (await chat.row()).seq
     await chat.do(c.UpdateChat(), payload=ChatPatch(debug=mode))
     await chat.do(c.UpdateChat(), payload=ChatPatch(title="Rain"))
-    assert (await chat.told())[seq:] == [("chat", None, {"debug": mode}), ("chat", None, {"title": "Rain"})]
+    assert (await chat.list_events())[seq:] == [("chat", None, {"debug": mode}), ("chat", None, {"title": "Rain"})]
     assert (await chat.row()).debug == mode
     assert (await chat.store.view(chat.id)).debug == mode
     assert (await chat.store.work(chat.id)).debug == mode

@@ -121,7 +121,7 @@ async def read_parts(engine: AsyncEngine, attempt_id: str) -> list[tuple[int, li
         return [(row.n, decode_parts(row.parts)) for row in rows]
 
 
-async def test_what_readers_are_told_is_committed(store: WatchedStore, engine: AsyncEngine) -> None:
+async def test_what_readers_get_is_committed(store: WatchedStore, engine: AsyncEngine) -> None:
     attempt = await start_attempt(store, engine)
     flushing = Flushing(store)
     async with flushing.running() as running:
@@ -331,7 +331,7 @@ async def test_r4_closing_waits_for_a_row_that_is_on_its_way_so_that_no_part_is_
 
 
 @pytest.mark.may_log("publishing .* committed rows failed")
-async def test_readers_that_fail_to_be_told_do_not_stop_the_journal(store: WatchedStore, engine: AsyncEngine) -> None:
+async def test_readers_that_raise_do_not_stop_the_journal(store: WatchedStore, engine: AsyncEngine) -> None:
     attempt = await start_attempt(store, engine)
     flushing = Flushing(store)
 
@@ -398,9 +398,7 @@ def make_change(attempt: AttemptName) -> tuple[RunStarted, ToolStarted]:
     return change, ToolStarted("c1", "pay")
 
 
-async def test_whoever_drains_a_writer_that_ends_is_told_without_a_flush(
-    store: WatchedStore, engine: AsyncEngine
-) -> None:
+async def test_draining_a_writer_that_ends_returns_without_a_flush(store: WatchedStore, engine: AsyncEngine) -> None:
     attempt = await start_attempt(store, engine)
     flushing = Flushing(store)
     writer = open_writer(flushing, attempt)
@@ -430,7 +428,7 @@ async def test_draining_waits_only_for_what_was_taken_before(store: WatchedStore
     assert writer.committed < writer.accepted
 
 
-async def test_what_is_said_while_a_skipped_row_is_tried_again_is_flushed_after_it(engine: AsyncEngine) -> None:
+async def test_parts_that_arrive_while_a_skipped_row_is_tried_again_are_flushed_after_it(engine: AsyncEngine) -> None:
     store = HeldStore(engine)
     attempt = await start_attempt(store, engine)
     store.verdict = Appended(frozenset(), frozenset())
@@ -588,7 +586,7 @@ deltas = make_deltas("a") | make_deltas("b")
 
 
 @given(st.lists(deltas, max_size=20))
-def test_merging_deltas_changes_nothing_of_what_was_said(parts: list[Part]) -> None:
+def test_merging_deltas_changes_no_text(parts: list[Part]) -> None:
     merged = merge_deltas(parts)
     assert assemble(merged) == assemble(parts)
     assert len(merged) <= len(parts)

@@ -175,7 +175,7 @@ async def live_once(
         ("UPDATE messages SET blocks = '[]' WHERE role = 'tool'", "what follows it answers"),
     ],
 )
-async def test_a_chat_that_was_broken_by_hand_is_told_so(statement: str, fault: str, engine: AsyncEngine) -> None:
+async def test_a_chat_that_was_broken_by_hand_is_reported(statement: str, fault: str, engine: AsyncEngine) -> None:
     life = await Life.begin(engine, with_message=True)
     held = await life.store.execute(life.chat_id, commands.Acquire(worker_id=life.worker_ids[0]))
     assert held.turn_id is not None

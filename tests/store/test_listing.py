@@ -90,7 +90,7 @@ async def test_chats_that_changed_at_the_same_moment_are_neither_lost_nor_shown_
     assert [id_ for page in await walk(store, limit=limit) for id_ in page] == ids[::-1]
 
 
-async def test_a_place_may_be_told_in_any_time_zone(store: Store, engine: AsyncEngine) -> None:
+async def test_a_place_may_be_given_in_any_time_zone(store: Store, engine: AsyncEngine) -> None:
     await make(store, "chat_1", "chat_2")
     await touch(engine, "chat_1", NOON - timedelta(hours=1))
     await touch(engine, "chat_2", NOON)
@@ -210,7 +210,7 @@ async def test_a_line_tells_what_stands_beside_the_conversation(store: Store) ->
     assert line.updated_at.tzinfo is not None
 
 
-async def test_the_version_grows_with_every_change_that_is_told(store: Store, engine: AsyncEngine) -> None:
+async def test_the_version_grows_with_every_change_that_is_announced(store: Store, engine: AsyncEngine) -> None:
     chat = await Driver(store, engine).create()
     versions = []
     for command in (c.Acquire(worker_id="live"), c.Send(), c.Interrupt()):
@@ -253,7 +253,7 @@ async def test_reading_a_list_changes_nothing(store: Store, engine: AsyncEngine)
     assert await dump(engine) == before
 
 
-async def test_chats_are_counted_by_state_and_those_that_nobody_answers_are_told(
+async def test_chats_are_counted_by_state_and_those_without_an_answer_are_reported(
     store: Store, engine: AsyncEngine
 ) -> None:
     await make(store, "idle_1", "idle_2")

@@ -3,7 +3,7 @@
 PostgreSQL plans by its statistics, and a new database has none. A connection even keeps the plans with which it checks
 foreign keys, and made them when there was hardly a row. What counts is how many rows were looked at, not the time.
 
-Where two indexes begin with the chat, the wrong one reads all of it (v0005_children.py, v0008_chat_leads.py).
+Where two indexes begin with the chat, the wrong one reads all of it.
 """
 
 from __future__ import annotations

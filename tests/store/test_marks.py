@@ -141,7 +141,7 @@ async def test_an_empty_text_deletes_a_draft(store: Store, engine: AsyncEngine) 
         assert (await store.draft(id_, OWNER)).updated_at is None
 
 
-async def test_what_stands_beside_a_chat_is_told(store: Store, engine: AsyncEngine) -> None:
+async def test_labels_pin_and_instructions_are_read_by_the_owner_alone(store: Store, engine: AsyncEngine) -> None:
     chat = await Driver(store, engine).create()
     await chat.do(c.UpdateChat(), payload=ChatPatch(labels=["b", "a"], pinned=True, system_prompt="Be brief."))
     beside = await store.extras(chat.id, OWNER)

@@ -146,10 +146,10 @@ async def test_an_error_and_its_notice_are_kept(chat: Driver) -> None:
     view = await chat.store.view(chat.id)
     assert view.error == {"kind": "unknown", "message": KEPT, KEPT: [KEPT]}
     assert (await chat.said())[-1] == ("notice", KEPT)
-    assert ("error", None, view.error) in await chat.told()
+    assert ("error", None, view.error) in await chat.list_events()
 
 
-async def test_what_is_told_of_a_wait_is_kept(chat: Driver) -> None:
+async def test_the_error_of_a_wait_is_kept(chat: Driver) -> None:
     await chat.end(c.CommitStep, failed=True)
     await chat.end(c.AnnounceRetry, retry={"kind": "overloaded", "message": ODD})
     assert (await chat.store.view(chat.id)).retry == {"kind": "overloaded", "message": KEPT}

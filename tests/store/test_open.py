@@ -415,7 +415,7 @@ async def test_a_host_that_does_not_exist_is_named() -> None:
     assert said.endswith(ADVICE)
 
 
-async def test_a_wrong_password_is_told_and_not_shown(postgres_server: str) -> None:
+async def test_a_wrong_password_is_reported_and_not_shown(postgres_server: str) -> None:
     role = f"locked_{uuid.uuid4().hex[:8]}"
     await execute(postgres_server, f"CREATE ROLE {role} LOGIN PASSWORD 'something else'")
     written = write_url(postgres_server, username=role, password=SECRET)
@@ -449,7 +449,7 @@ async def test_a_server_that_only_reads_is_refused_and_let_go(new_postgres: str)
     await wait_until_free(new_postgres)
 
 
-def test_without_the_driver_for_postgres_its_name_is_told() -> None:
+def test_without_the_driver_for_postgres_the_error_names_it() -> None:
     program = """
 import asyncio, importlib.machinery, sys
 find = importlib.machinery.PathFinder.find_spec

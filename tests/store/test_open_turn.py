@@ -102,7 +102,7 @@ async def test_a_turn_that_is_begun_anew_may_have_another_model(
     assert (await store.work(chat.id)).model == "big"
 
 
-async def test_a_compaction_is_told_apart(store: Store, engine: AsyncEngine) -> None:
+async def test_a_compaction_is_recognised(store: Store, engine: AsyncEngine) -> None:
     chat = await make(store, engine)
     await chat.work()
     await chat.end(c.FinishTurn, pending=[Finish()])
@@ -111,7 +111,7 @@ async def test_a_compaction_is_told_apart(store: Store, engine: AsyncEngine) -> 
     assert (work.kind, work.model, len(work.messages)) == ("compaction", "summariser", 2)
 
 
-async def test_an_adopted_attempt_comes_with_what_it_said_and_where_its_journal_ends(
+async def test_an_adopted_attempt_comes_with_its_parts_and_where_its_journal_ends(
     store: Store, engine: AsyncEngine
 ) -> None:
     chat = await make(store, engine)
@@ -175,7 +175,7 @@ async def test_work_is_of_one_moment_whatever_is_written_meanwhile(store: Store,
 # --- held ---
 
 
-async def test_a_worker_is_told_what_it_holds_and_what_is_wanted_of_it(store: Store, engine: AsyncEngine) -> None:
+async def test_a_worker_reads_what_it_holds_and_what_is_wanted_of_it(store: Store, engine: AsyncEngine) -> None:
     await store.beat("other")
     running, stopped, others, released = [await make(store, engine) for _ in range(4)]
     for chat, worker in ((running, "live"), (stopped, "live"), (others, "other"), (released, "live")):

@@ -19,7 +19,7 @@ from tests.support.engine import get_database
 
 from indelible.machine import commands
 from indelible.store.database.sqlite import connect
-from indelible.store.database.transaction import spell_for_sqlite
+from indelible.store.database.transaction import translate_statement
 from indelible.store.payloads import NewChat
 from indelible.store.store import Store
 from indelible.testing import ManualClock
@@ -55,7 +55,7 @@ async def poll(store: Store) -> None:
 
 def find_scans(file: str, sql: str) -> set[str]:
     """The growing tables that this statement reads from beginning to end."""
-    spelled = spell_for_sqlite(sql).sql
+    spelled = translate_statement(sql).sql
     names: dict[str, str] = {alias: table for table, alias in _ALIAS.findall(spelled)}
     values = ["[]"] * spelled.count("?")
     with closing(connect(file)) as connection:

@@ -96,7 +96,7 @@ async def test_urgent_work_waits_for_no_other(few: PostgresDatabase, server: str
     assert await list_stored(server) == ["a", "b"]
 
 
-async def test_work_that_gets_no_connection_in_time_is_told(
+async def test_work_that_gets_no_connection_in_time_fails_with_the_reason(
     few: PostgresDatabase, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holders, tasks = await hold(few, 2)

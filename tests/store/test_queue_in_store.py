@@ -72,7 +72,7 @@ async def test_a_queued_message_can_be_rewritten_and_withdrawn(chat: Driver) -> 
     await chat.do(c.EditQueued(queued_id=rows["q2"]), "second")
     await chat.do(c.DeleteQueued(queued_id=rows["q1"]))
     assert await chat.queued() == ["second", "q3"]
-    kind, _, payload = (await chat.told())[-1]
+    kind, _, payload = (await chat.list_events())[-1]
     assert (kind, payload["ids"]) == ("queue", await chat.queued_ids())
 
 
@@ -146,9 +146,9 @@ async def test_a_message_that_came_from_the_queue_says_which_row_it_was(chat: Dr
     await chat.start()
     await chat.end(c.FinishTurn, pending=REPLY)
     entered = {message.text: message.id for message in await chat.path() if message.role == "user"}
-    told = {ref: payload.get("queued") for kind, ref, payload in await chat.told() if kind == "message"}
+    told = {ref: payload.get("queued") for kind, ref, payload in await chat.list_events() if kind == "message"}
     assert {text: told[entered[text]] for text in ("Hello", "s1", "q1")} == {"Hello": None, **rows}
-    steers = [ref for kind, ref, payload in await chat.told() if kind == "message" and payload.get("steers")]
+    steers = [ref for kind, ref, payload in await chat.list_events() if kind == "message" and payload.get("steers")]
     assert steers == [entered["s1"]], "one that a running turn took in says so"
 
 
@@ -156,15 +156,15 @@ async def test_a_promoted_message_says_so_too(chat: Driver) -> None:
     rows = await send(chat, "q1")
     await chat.end(c.Fail)
     await chat.do(c.PromoteQueued(queued_id=rows["q1"]))
-    told = [payload for kind, _, payload in await chat.told() if kind == "message"]
+    told = [payload for kind, _, payload in await chat.list_events() if kind == "message"]
     assert told[-1] == {"queued": rows["q1"]}
 
 
-async def test_the_next_turn_is_told_though_the_chat_runs_on(chat: Driver) -> None:
+async def test_the_next_turn_is_announced_though_the_chat_runs_on(chat: Driver) -> None:
     await send(chat, "q1")
     seq, first = (await chat.row()).seq, chat.turn_id
     await chat.end(c.FinishTurn, pending=REPLY)
-    told = (await chat.told())[seq:]
+    told = (await chat.list_events())[seq:]
     assert [kind for kind, _, _ in told] == ["message", "message", "status", "queue"]
     assert chat.turn_id != first
     ended = {"turn": first, "outcome": "complete"}
@@ -176,7 +176,7 @@ async def test_the_next_turn_is_told_though_the_chat_runs_on(chat: Driver) -> No
 async def test_a_step_in_the_middle_of_a_turn_tells_no_status(chat: Driver) -> None:
     seq = (await chat.row()).seq
     await chat.end(c.CommitStep, pending=REPLY)
-    assert [kind for kind, _, _ in (await chat.told())[seq:]] == ["message"]
+    assert [kind for kind, _, _ in (await chat.list_events())[seq:]] == ["message"]
 
 
 # --- results from outside ---

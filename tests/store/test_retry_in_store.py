@@ -45,7 +45,7 @@ async def test_a_retry_ends_the_attempt_and_tells_of_it_in_one_event(chat: Drive
     seq = (await chat.row()).seq
     await announce(chat)
     await chat.check()
-    ((kind, ref, payload),) = (await chat.told())[seq:]
+    ((kind, ref, payload),) = (await chat.list_events())[seq:]
     assert (kind, ref) == ("retry", chat.turn_id)
     assert payload == {**RETRY, "attempt": chat.attempt_id, "last_n": 1}
     attempt = await chat.attempt()
@@ -70,7 +70,7 @@ async def test_a_retry_after_a_step_that_was_kept_ends_no_attempt(chat: Driver) 
     said = await chat.said()
     await announce(chat)
     await chat.check()
-    kind, ref, payload = (await chat.told())[-1]
+    kind, ref, payload = (await chat.list_events())[-1]
     assert (kind, ref, payload) == ("retry", chat.turn_id, RETRY)
     assert await chat.said() == said
 

@@ -381,7 +381,7 @@ async def test_each_chat_is_taken_wholly_or_not_at_all(watcher: Watcher, place: 
     assert await sweep(watcher, place, prepare, check) > 20
 
 
-async def test_whoever_is_told_again_and_again_to_stop_still_waits_for_the_end(
+async def test_a_caller_that_is_cancelled_again_and_again_still_waits_for_the_end(
     watcher: Watcher, place: Place, engine: AsyncEngine
 ) -> None:
     for when in BOTH_SIDES:
@@ -392,9 +392,7 @@ async def test_whoever_is_told_again_and_again_to_stop_still_waits_for_the_end(
         assert await chat.state() == State.RUNNING
 
 
-async def test_a_failure_of_what_was_cancelled_is_told_to_nobody(
-    watcher: Watcher, place: Place, engine: AsyncEngine
-) -> None:
+async def test_a_failure_of_cancelled_work_is_not_reported(watcher: Watcher, place: Place, engine: AsyncEngine) -> None:
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
     refused = place.store.execute("chat_nowhere", c.Send())
@@ -483,7 +481,7 @@ async def empty(database: str) -> None:
 # --- the tools ---
 
 
-async def test_work_that_ends_by_itself_is_told_as_it_ended() -> None:
+async def test_work_that_ends_by_itself_returns_or_raises_as_it_did() -> None:
     @run_to_completion
     async def double(number: int) -> int:
         if number < 0:
@@ -495,7 +493,7 @@ async def test_work_that_ends_by_itself_is_told_as_it_ended() -> None:
         await double(-1)
 
 
-async def test_what_was_promised_is_waited_for_however_often_one_is_told_to_stop() -> None:
+async def test_a_result_is_waited_for_however_often_the_waiter_is_cancelled() -> None:
     promise = UncancellableFuture[int]()
     waits = asyncio.Event()
 

@@ -363,7 +363,7 @@ async def test_a_writer_that_cannot_even_roll_back_gets_a_new_connection(
     assert list_stored(working_sqlite) == ["b"]
 
 
-async def test_work_that_hides_the_end_of_its_transaction_is_not_told_that_it_was_written(
+async def test_work_that_hides_the_end_of_its_transaction_is_not_reported_as_written(
     file: SqliteDatabase, working_sqlite: Path
 ) -> None:
     async def hide(transaction: Transaction) -> str:

@@ -1,7 +1,7 @@
 """A stop, as far as the store is concerned: S4, S5, S20, S21, S58 to S60, S63 and S64 on both databases.
 
 What the loop does in a stop is tests/loop/test_acceptance_stop.py; what an ended attempt leaves is
-test_endings.py.
+test_finish_attempt.py.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ async def stop(chat: Driver, *, alive: bool) -> None:
     await chat.check()
 
 
-async def test_a_failure_that_arrives_in_a_stop_is_told_as_the_stop_that_it_is(chat: Driver) -> None:
+async def test_a_failure_that_arrives_during_a_stop_is_reported_as_the_stop(chat: Driver) -> None:
     await chat.do(c.Interrupt())
     await chat.end(c.Fail, error={"kind": "timeout", "message": "Gone."}, notice="The provider is gone.")
     await chat.check()
@@ -227,9 +227,9 @@ async def test_s64_chats_never_see_each_others_parts(store: Store, engine: Async
     for word in ("one", "two"):
         await ada.say(TextDelta("1", f"ada {word} "))
         await bob.say(TextDelta("1", f"bob {word} "))
-    before = await bob.told()
+    before = await bob.list_events()
     await stop(ada, alive=True)
-    assert await bob.told() == before
+    assert await bob.list_events() == before
     await bob.end(c.FinishTurn, pending=[TextDelta("1", "end"), Finish()])
     assert await ada.said() == [("user", "Hello"), ("assistant", "ada one ada two "), ("notice", NOTICE)]
     assert await bob.said() == [("user", "Hello"), ("assistant", "bob one bob two end")]

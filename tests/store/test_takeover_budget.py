@@ -1,7 +1,7 @@
 """Chats whose workers die again and again, on both databases: what counts, and when it is enough (rule 10.16).
 
 Workers die by being buried: the chat names a holder that does not beat. The rules alone are
-tests/machine/test_takeovers.py; that an attempt is closed with what it said is test_endings.py.
+tests/machine/test_takeovers.py; that an attempt is closed with its text is test_finish_attempt.py.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ async def test_takeovers_are_counted_and_barren_ones_in_a_row(chat: Driver) -> N
     assert await count(chat) == (4, 0, 2), "thinking is a part too"
 
 
-async def test_what_was_said_counts_whether_its_attempt_is_open_or_has_ended(chat: Driver) -> None:
+async def test_what_was_written_counts_whether_its_attempt_is_open_or_has_ended(chat: Driver) -> None:
     await chat.end(c.CommitStep, pending=[TextDelta("1", " raining."), Finish()])
     await chat.start()
     await chat.say(TextDelta("2", "And"))
@@ -196,7 +196,7 @@ async def test_the_third_barren_takeover_in_a_row_fails_the_turn(chat: Driver, q
     assert (await chat.said())[:2] == [("user", "Is it raining?"), ("assistant", "It is")]
 
 
-async def test_the_tenth_takeover_fails_a_turn_that_always_said_something(chat: Driver) -> None:
+async def test_the_tenth_takeover_fails_a_turn_that_always_wrote_something(chat: Driver) -> None:
     for number in range(1, MAX_TAKEOVERS):
         await take_over(chat, TextDelta("1", f" {number}"))
         assert (await count(chat))[:2] == (number, 0)
@@ -213,7 +213,7 @@ async def test_giving_up_tells_readers_what_became_of_the_attempt_and_why(chat: 
     await chat.start()
     seq = (await chat.row()).seq
     await take_over(chat)
-    told = (await chat.told())[seq:]
+    told = (await chat.list_events())[seq:]
     assert [kind for kind, _, _ in told] == ["reset", "message", "error", "status"]
     assert told[0][2]["attempt"] == chat.attempt_id
     ended = {"turn": chat.turn_id, "outcome": "failed"}
@@ -332,7 +332,7 @@ async def test_of_many_that_find_a_worn_out_turn_at_once_one_gives_it_up(chat: D
         await chat.do(c.Acquire(worker_id="live"))
 
 
-async def test_whoever_takes_over_is_told_how_long_the_dead_worker_was_not_heard_of(chat: Driver) -> None:
+async def test_a_takeover_knows_how_long_the_dead_worker_was_silent(chat: Driver) -> None:
     await chat.bury()
     taken = await chat.do(c.Acquire(worker_id="live"))
     assert taken.vacant_s is not None

@@ -12,8 +12,8 @@ from indelible.store.database.errors import is_about_data
 from indelible.store.database.transaction import (
     Transaction,
     insert,
-    spell_for_sqlite,
     to_time,
+    translate_statement,
     try_update,
     update,
     upsert,
@@ -149,11 +149,13 @@ async def test_the_clock_of_the_database_is_near_and_in_utc(opened: OpenDatabase
 
 
 def test_sqlite_gets_no_lock_and_a_list_as_json() -> None:
-    assert spell_for_sqlite("SELECT $2 FROM t WHERE a = ANY($1) AND b = $10 FOR NO KEY UPDATE OF t SKIP LOCKED\n") == (
+    assert translate_statement(
+        "SELECT $2 FROM t WHERE a = ANY($1) AND b = $10 FOR NO KEY UPDATE OF t SKIP LOCKED\n"
+    ) == (
         "SELECT ? FROM t WHERE a IN (SELECT value FROM json_each(?)) AND b = ?",
         (1, 0, 9),
     )
-    assert spell_for_sqlite("SELECT $1 + $2") == ("SELECT ? + ?", None)
+    assert translate_statement("SELECT $1 + $2") == ("SELECT ? + ?", None)
 
 
 async def test_a_value_may_stand_anywhere_and_more_than_once(opened: OpenDatabase) -> None:

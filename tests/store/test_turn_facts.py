@@ -39,7 +39,7 @@ async def begin(store: Store, engine: AsyncEngine) -> tuple[Driver, int]:
     return chat, (await chat.do(c.Create(with_message=True), payload=new)).seq
 
 
-async def test_a_turn_is_told_with_what_it_answers_how_it_ended_and_its_chat_in_one_statement(
+async def test_one_statement_reads_what_a_turn_answers_how_it_ended_and_its_chat(
     store: Store, engine: AsyncEngine
 ) -> None:
     chat, seq = await begin(store, engine)
@@ -110,7 +110,7 @@ async def test_a_request_is_in_no_copy_and_no_export_and_goes_with_its_chat(stor
         await store.turn_facts(chat.id, seq)
 
 
-async def test_where_nothing_was_said_no_turn_is_found(store: Store, engine: AsyncEngine) -> None:
+async def test_a_chat_without_messages_has_no_turn(store: Store, engine: AsyncEngine) -> None:
     empty = await store.execute(new_id("chat"), c.Create(), NewChat(owner_id=OWNER))
     for chat_id, seq in ((empty.chat_id, 1), (new_id("chat"), 1), ("chat\0", 1)):
         with pytest.raises(NotFound):

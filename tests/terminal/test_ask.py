@@ -55,7 +55,7 @@ async def ask(
     return status, out.getvalue(), errors.getvalue()
 
 
-async def test_the_reply_comes_out_alone_and_tools_are_told_beside_it(open_chats: OpenApp) -> None:
+async def test_the_reply_is_on_standard_output_and_tools_are_on_standard_error(open_chats: OpenApp) -> None:
     model = ScriptedModel([call_tool("weather"), say("It **rains**.")])
     told = "[weather answered: rain in Oslo]\n"
     assert await ask(open_chats(model, tools=[weather])) == (0, "It **rains**.\n", told)

@@ -243,7 +243,7 @@ async def test_a_second_ctrl_c_does_not_wait_for_a_server_that_does_not_answer_t
 # --- what is kept, and comes back ---
 
 
-async def test_nothing_is_kept_of_a_session_in_which_nothing_was_said(open_chats: OpenApp) -> None:
+async def test_nothing_is_kept_of_a_session_without_messages(open_chats: OpenApp) -> None:
     await talk(open_chats(ScriptedModel()), Keyboard("/help", "/list"))
     assert "There are no chats yet." in await talk(open_chats(ScriptedModel()), Keyboard("/list"))
 
@@ -261,7 +261,7 @@ async def test_a_resumed_chat_shows_its_end_and_goes_on(open_chats: OpenApp) -> 
     assert len(model.calls[0].messages) == 9
 
 
-async def test_a_reply_that_fails_is_told_with_what_to_do_and_retry_gets_it_answered(open_chats: OpenApp) -> None:
+async def test_a_reply_that_fails_says_what_to_do_and_retry_gets_it_answered(open_chats: OpenApp) -> None:
     failure = ModelFailed("The provider does not accept the key.", kind="auth", provider="acme", detail="bad key")
     screen = await talk(open_chats(ScriptedModel([failure, say("Hello.")])), Keyboard("hi", "/retry"))
     told = ["The provider does not accept the key.", "acme says: bad key", "Type /retry to try again.", "Hello."]

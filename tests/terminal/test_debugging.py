@@ -334,7 +334,7 @@ def test_an_attempt_is_chosen_by_its_place_or_is_the_last(place: str | None, num
 
 
 @pytest.mark.parametrize("place", ["2.1", "1.9", "1", "x", "1.1.1", ""])
-def test_an_attempt_that_is_not_there_is_told_with_those_that_are(place: str) -> None:
+def test_an_attempt_that_does_not_exist_is_refused_with_those_that_do(place: str) -> None:
     with pytest.raises(NotFound, match=r"Available: 1\.1, 1\.2\."):
         choose_attempt(make_run(*map(make_attempt, (1, 2))), place)
 

@@ -229,7 +229,7 @@ async def test_the_answer_to_a_call_that_was_cut_off_is_shown(open_chats: OpenAp
     assert answered.startswith("weather → ")
 
 
-async def test_a_deleted_chat_is_told_of(open_chats: OpenApp) -> None:
+async def test_a_deleted_chat_is_announced(open_chats: OpenApp) -> None:
     async with open_chats(ScriptedModel([[parts.hang()]])) as app:
         feed_view, listener = await ChatSetup().create_chat(app, clock=app.clock), Listener()
         sent = await feed_view.chat.post("Well?")

@@ -38,17 +38,17 @@ async def test_a_chat_is_found_by_its_id_by_its_number_or_as_the_last_one(open_c
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected"),
     [
         ("chat_nope", "Chat 'chat_nope' not found. List chats with: indelible chats"),
         ("2", "Chat 2 not found: the list has 1."),
         ("0", "Chat 0 not found: the list has 1."),
     ],
 )
-async def test_a_chat_that_is_not_there_is_said_to_be_so(open_chats: OpenApp, name: str, said: str) -> None:
+async def test_a_chat_that_does_not_exist_is_reported(open_chats: OpenApp, name: str, expected: str) -> None:
     async with open_chats(ScriptedModel()) as app:
         await app.create_chat()
-        with pytest.raises(NotFound, match=re.escape(said)):
+        with pytest.raises(NotFound, match=re.escape(expected)):
             await find_chat(app, name)
 
 

@@ -48,7 +48,7 @@ async def filter_lines(
     return out.getvalue(), errors.getvalue(), chat.failed
 
 
-async def test_each_line_is_answered_and_a_failure_is_told_on_the_other_side(open_chats: OpenApp) -> None:
+async def test_each_line_is_answered_and_a_failure_is_written_to_standard_error(open_chats: OpenApp) -> None:
     model = ScriptedModel([[parts.text_delta("1", "One."), parts.finish()], ModelFailed("It broke.")])
     assert await filter_lines(open_chats(model), ["first\n", "  \n", "second\n"]) == ("One.\n\n\n", "It broke.\n", True)
     assert [len(call.messages) for call in model.calls] == [1, 3]
@@ -62,7 +62,7 @@ async def test_a_reply_in_a_pipe_keeps_the_marks_of_its_language_and_nothing_tha
     assert await filter_lines(open_chats(model), ["first"]) == (shown, "", False)
 
 
-async def test_a_retry_is_told_on_the_other_side(open_chats: OpenApp) -> None:
+async def test_a_retry_is_written_to_standard_error(open_chats: OpenApp) -> None:
     overloaded = ModelFailed("The provider is overloaded.", kind="overloaded")
     model = ScriptedModel([[parts.text_delta("1", "On"), overloaded], [parts.text_delta("1", "e."), parts.finish()]])
     told = "The provider is overloaded. Trying again in 0 s.\n"

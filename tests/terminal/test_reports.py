@@ -13,7 +13,7 @@ from indelible.testing import ScriptedModel, parts
 OpenApp = Callable[..., AbstractAsyncContextManager[App]]
 
 
-async def test_a_found_chat_is_told_with_the_place_and_shown_without_control_characters(open_chats: OpenApp) -> None:
+async def test_a_found_chat_is_shown_with_the_place_and_without_control_characters(open_chats: OpenApp) -> None:
     said = [parts.text_delta("1", "The \x1b[2J lighthouse\nis dark."), parts.finish()]
     async with open_chats(ScriptedModel([said])) as app:
         await app.create_chat(title="Another")

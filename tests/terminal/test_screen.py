@@ -135,7 +135,7 @@ OUTCOMES: dict[ResultOutcome, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("outcome", get_args(ResultOutcome))
-def test_what_happened_to_a_call_is_told_by_its_outcome_whatever_the_words_are(outcome: ResultOutcome) -> None:
+def test_the_outcome_of_a_call_says_what_happened_whatever_the_words_are(outcome: ResultOutcome) -> None:
     result = ToolResult(call_id="c", name="pay", output="Not run: Outcome unknown", outcome=outcome)
     on_screen, in_lines = OUTCOMES[outcome]
     assert show(result).split("\n")[0] == on_screen
@@ -239,7 +239,7 @@ def test_an_announcement_stands_at_the_bottom_until_the_reply_is_continued() -> 
     assert paper.read_off().rstrip() == "Half a sentence."
 
 
-def test_what_the_user_said_stands_between_the_replies() -> None:
+def test_the_messages_of_the_user_stand_between_the_replies() -> None:
     paper, clock = Paper(), ManualClock()
     with Screen(make_console(paper), clock) as screen:
         screen.quote("How are\x1b[2J you?")

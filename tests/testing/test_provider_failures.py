@@ -80,7 +80,7 @@ async def test_a_failure_with_a_status_keeps_it(wire: WireName) -> None:
 
 
 @pytest.mark.parametrize("script", [[parts.error(TimeoutError())], [TimeoutError()], TimeoutError()])
-async def test_a_failure_may_be_said_or_raised_and_be_any_error(script: Script) -> None:
+async def test_a_failure_may_be_sent_or_raised_and_be_any_error(script: Script) -> None:
     async with SimulatedProvider([script]) as provider:
         status, _, body = await post(provider, "openai", stream=True)
     assert status == 504

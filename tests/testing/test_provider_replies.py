@@ -55,7 +55,7 @@ def show(blocks: Sequence[Block]) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_the_adapters_hear_what_the_model_said(wire: WireName) -> None:
+def test_the_adapters_read_what_the_model_sent(wire: WireName) -> None:
     blocks, finish = read_back(wire, RICH)
     assert show(blocks) == show(assemble(RICH))
     assert (finish.reason, finish.usage) == ("tool_calls", USAGE)
@@ -177,7 +177,7 @@ OWN_CALL_WITHOUT_AN_END: list[Part] = [
 
 @given(said=st.lists(PART), wire=st.sampled_from(WIRES))
 @example(said=OWN_CALL_WITHOUT_AN_END, wire="openai")
-def test_whatever_is_said_each_event_is_whole_and_the_reply_ends(said: list[Part], wire: WireName) -> None:
+def test_whatever_the_reply_each_event_is_whole_and_the_reply_ends(said: list[Part], wire: WireName) -> None:
     events = write_reply(wire, [*said, parts.finish()])
     assert all(len(SseDecoder().feed(event)) == 1 for event in events)
     blocks, _ = read_back(wire, [*said, parts.finish()])

@@ -127,7 +127,7 @@ async def test_the_model_is_asked_what_was_read() -> None:
 # --- stored responses --------------------------------------------------------------------
 
 
-async def test_a_chained_request_is_told_with_its_history() -> None:
+async def test_a_chained_request_reaches_the_model_with_its_history() -> None:
     model = ScriptedModel([HELLO, HELLO, HELLO])
     async with SimulatedProvider(model) as provider:
         _, first = await post(provider, "openai", {"model": "m", "input": "One", "instructions": "Be kind."})
@@ -303,7 +303,7 @@ async def test_only_the_required_key_is_taken(wire: WireName) -> None:
     assert "secret" not in str(bad_key)
 
 
-async def test_anthropic_wants_to_be_told_its_version() -> None:
+async def test_anthropic_gets_the_version_of_its_api() -> None:
     async with (
         SimulatedProvider([]) as provider,
         aiohttp.ClientSession() as session,

@@ -235,7 +235,7 @@ async def test_openai_sdk_streams_a_whole_chat_completion(provider: SimulatedPro
     assert usage.completion_tokens_details.reasoning_tokens == 20
 
 
-async def test_usage_of_a_chat_stream_is_told_only_to_whom_asks(provider: SimulatedProvider) -> None:
+async def test_usage_of_a_chat_stream_is_sent_only_on_request(provider: SimulatedProvider) -> None:
     async with open_openai(provider) as client:
         stream = await client.chat.completions.create(model="gpt-x", messages=ASK, stream=True)
         assert [chunk async for chunk in stream if chunk.usage is not None] == []

@@ -176,7 +176,7 @@ async def test_a_bound_method_is_a_tool() -> None:
     assert await sell.bind('{"count": 2}', make_context())() == 6
 
 
-def test_an_unbound_method_is_told_to_be_bound() -> None:
+def test_an_unbound_method_is_refused_with_how_to_bind_it() -> None:
     with pytest.raises(
         TypeError, match=r"'self' is not bound; make the tool from the bound method: tool\(thing.sell\)"
     ):

@@ -63,7 +63,7 @@ def test_a_function_a_tool_a_description_and_lists_of_them_are_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected"),
     [
         ("mytools_here", "write it as package.module:NAME."),
         (":TOOLS", "write it as package.module:NAME."),
@@ -79,11 +79,11 @@ def test_a_function_a_tool_a_description_and_lists_of_them_are_found() -> None:
         ("mytools_here:untyped", "city"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(name: str, said: str) -> None:
+def test_what_is_wrong_is_one_sentence(name: str, expected: str) -> None:
     with pytest.raises(Invalid) as refused:
         load_tools([name])
     assert str(refused.value).startswith(f"--tools {name}: ")
-    assert said in str(refused.value)
+    assert expected in str(refused.value)
     assert "\n" not in str(refused.value)
 
 

@@ -243,7 +243,7 @@ async def test_a_tool_that_cancels_itself_gives_an_error_result() -> None:
     assert result.output == "The tool was cancelled from within."
 
 
-async def test_a_call_that_an_earlier_worker_began_is_never_said_not_to_have_run() -> None:
+async def test_a_call_that_an_earlier_worker_began_is_never_reported_as_not_run() -> None:
     """Another version of the tool may refuse its arguments now."""
     bench = Bench()
 

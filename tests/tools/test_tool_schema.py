@@ -286,7 +286,7 @@ def test_every_problem_has_its_line_and_names_its_field() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         ("{", "not valid JSON"),
         ('{"city": "Os', "not valid JSON"),
@@ -310,8 +310,8 @@ def test_every_problem_has_its_line_and_names_its_field() -> None:
         ("\x00", "not valid JSON"),
     ],
 )
-def test_bad_arguments_are_explained(arguments: str, said: str) -> None:
-    assert said in read_problems(weather, arguments)
+def test_bad_arguments_are_explained(arguments: str, expected: str) -> None:
+    assert expected in read_problems(weather, arguments)
 
 
 def test_a_lone_surrogate_in_the_raw_text_is_replaced() -> None:
@@ -427,7 +427,7 @@ def takes_unimported(things: OnlyForTypeCheckers[str, str]) -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "expected"),
     [
         (untyped, "'untyped': parameter 'city' has no type; write for example 'city: str'"),
         (takes_any, "'takes_any': parameter 'cities' takes any number of values; name each argument"),
@@ -441,10 +441,10 @@ def takes_unimported(things: OnlyForTypeCheckers[str, str]) -> None: ...
         (functools.partial(cast(Any, takes_nothing), 1), "its signature cannot be read"),
     ],
 )
-def test_a_declaration_that_cannot_work_says_what_to_do(function: Callable[..., Any], said: str) -> None:
+def test_a_declaration_that_cannot_work_says_what_to_do(function: Callable[..., Any], expected: str) -> None:
     with pytest.raises(TypeError) as caught:
         tool(function)
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -51,7 +51,7 @@ async def stop(harness: AppHarness, model: Model) -> ChatMessage:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_s72_a_stopped_reply_has_the_usage_cost_and_timings_that_were_told(
+async def test_s72_a_stopped_reply_has_the_usage_cost_and_timings_that_were_reported(
     harness: AppHarness, wire: WireName
 ) -> None:
     script: list[Any] = [parts.usage(COUNTED), parts.text_delta("1", "Half"), parts.hang()]
@@ -65,13 +65,13 @@ async def test_s72_a_stopped_reply_has_the_usage_cost_and_timings_that_were_told
     assert reply.timings.started_at <= reply.timings.first_part_at <= reply.timings.ended_at
 
 
-async def test_s72_usage_that_nobody_told_is_null(harness: AppHarness) -> None:
+async def test_s72_usage_that_was_not_reported_is_null(harness: AppHarness) -> None:
     cut: Script = [parts.text_delta("1", "Half"), parts.hang()]
     reply = await stop(harness, ScriptedModel([cut]))
     assert (reply.usage, reply.cost_usd) == (None, None)
 
 
-async def test_s72_a_crashed_reply_has_the_usage_that_was_told(harness: AppHarness) -> None:
+async def test_s72_a_crashed_reply_has_the_usage_that_was_reported(harness: AppHarness) -> None:
     cut: list[Part | Any] = [parts.usage(COUNTED), parts.text_delta("1", "Half"), parts.hang()]
     chat = await begin(harness, ScriptedModel([cut]))
     dead = harness.workers[0]

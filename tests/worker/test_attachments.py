@@ -57,7 +57,7 @@ async def test_pictures_documents_and_text_go_to_a_model_that_takes_them(harness
     ]
 
 
-async def test_a_model_that_cannot_see_is_told_the_names(harness: AppHarness) -> None:
+async def test_a_model_that_cannot_see_gets_the_names(harness: AppHarness) -> None:
     model = ScriptedModel([DONE])
     model.traits = BLIND
     png = draw()

@@ -107,7 +107,7 @@ async def test_a_long_reply_that_was_stopped_stays_in_the_prompt_that_continues_
     assert prompt[1:] == [LONG, CONTINUE]
 
 
-async def test_nothing_to_summarise_is_said(harness: AppHarness) -> None:
+async def test_a_compaction_with_nothing_to_summarise_says_so(harness: AppHarness) -> None:
     await harness.start_worker(ScriptedModel([[parts.finish()]]))
     chat = await harness.app.create_chat()
     await chat.send("Hello")
@@ -127,7 +127,7 @@ async def test_a_compaction_that_fails_is_an_error_and_retry_compacts_again(harn
     assert len(find_summaries(await load_path(harness.store, chat.id))) == 1
 
 
-async def test_readers_are_told_that_a_compaction_waits_to_be_tried_again(harness: AppHarness) -> None:
+async def test_readers_learn_that_a_compaction_waits_to_be_tried_again(harness: AppHarness) -> None:
     clock = LongSleeps()
     busy = ModelFailed("Busy.", kind="overloaded", retry_after_s=30.0)
     model = ScriptedModel([say(LONG), say("Short"), [busy], say("In short")])

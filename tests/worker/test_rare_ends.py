@@ -242,7 +242,7 @@ async def test_the_calls_of_a_reply_whose_end_was_not_written_yet_are_run_by_the
 # --- a retry ---
 
 
-async def test_what_a_failed_attempt_said_while_its_row_was_underway_is_in_the_journal(harness: AppHarness) -> None:
+async def test_what_a_failed_attempt_sent_while_its_row_was_underway_is_in_the_journal(harness: AppHarness) -> None:
     """Nobody sees it, but it has to be paid for."""
     store, failed = SlowStore(harness.store), asyncio.Event()
     said: list[Part] = [

@@ -187,7 +187,7 @@ async def test_tools_that_never_started_are_run_and_the_model_is_not_asked_again
     ]  # fmt: skip
 
 
-async def test_a_started_tool_is_not_run_again_and_the_model_is_told_so(harness: AppHarness) -> None:
+async def test_a_started_tool_is_not_run_again_and_the_model_learns_it(harness: AppHarness) -> None:
     chat = await harness.app.create_chat("Roll")
     await (await die_after(harness, chat, ROLL, FINISH)).start_tool(0, "c1", "roll")
     model, dice = ScriptedModel([say("Who knows")]), Dice()
@@ -335,7 +335,7 @@ async def test_three_barren_takeovers_end_in_an_error_that_keeps_the_text(harnes
     assert reply.text == " two"
 
 
-async def test_ten_takeovers_of_one_turn_end_in_an_error_whatever_it_said(harness: AppHarness) -> None:
+async def test_ten_takeovers_of_one_turn_end_in_an_error_whatever_it_wrote(harness: AppHarness) -> None:
     chat = await harness.app.create_chat("Count")
     for number in range(10):
         await die_after(harness, chat, parts.text_delta("1", f"{number} "))

@@ -117,7 +117,7 @@ async def test_stop_right_before_a_failed_step_is_kept_is_not_retried(harness: A
     assert (outline([reply]), reply.partial) == ([("assistant", "Half")], True)
 
 
-async def test_stop_right_before_a_retry_is_told_is_not_retried(harness: AppHarness) -> None:
+async def test_stop_right_before_a_retry_is_announced_is_not_retried(harness: AppHarness) -> None:
     messages = await stop_before(harness, AnnounceRetry, [[ModelFailed("Busy.", kind="overloaded")]])
     assert [message.role for message in messages] == ["user", "notice"]
 

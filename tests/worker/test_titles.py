@@ -150,7 +150,7 @@ async def test_a_chat_that_was_deleted_meanwhile_needs_no_title(harness: AppHarn
 
 
 @pytest.mark.parametrize(
-    ("said", "title"),
+    ("expected", "title"),
     [
         ("Rain in Oslo", "Rain in Oslo"),
         ('  **"Rain in Oslo."** \nmore', "Rain in Oslo"),
@@ -172,8 +172,8 @@ async def test_a_chat_that_was_deleted_meanwhile_needs_no_title(harness: AppHarn
         ("[" * 5000, "[" * MAX_TITLE_LENGTH + "…"),
     ],
 )
-def test_a_title_is_one_tidy_line(said: str, title: str) -> None:
-    assert tidy_title(said) == title
+def test_a_title_is_one_tidy_line(expected: str, title: str) -> None:
+    assert tidy_title(expected) == title
 
 
 def test_first_words_are_the_users_own() -> None:

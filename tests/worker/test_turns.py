@@ -97,7 +97,7 @@ async def test_retry_with_nothing_shown_asks_anew(harness: AppHarness) -> None:
     assert [turn.outcome for turn in (await harness.load(chat)).turns] == ["failed", "complete"]
 
 
-async def test_failure_before_text_is_told_with_its_wait_and_then_succeeds(harness: AppHarness) -> None:
+async def test_failure_before_text_is_announced_with_its_wait_and_then_succeeds(harness: AppHarness) -> None:
     clock = LongSleeps()
     waits = ModelFailed("Too fast.", kind="rate_limit", provider="scripted", status=429, retry_after_s=30.0)
     await harness.start_worker(ScriptedModel([[parts.reasoning_delta("r", "Hm"), waits], HI]), clock=clock)

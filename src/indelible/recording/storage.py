@@ -59,7 +59,7 @@ from indelible.content.unicode import clean_text
 from indelible.redaction.secrets import redact_keys
 from indelible.store.database.errors import DatabaseUnreachable, DatabaseUnusable
 from indelible.store.database.transaction import Database, Row, Transaction, to_time
-from indelible.store.queries.liveness import spell_alive_since
+from indelible.store.queries.liveness import build_alive_since
 
 _Shown = TypeVar("_Shown", bound=msgspec.Struct)
 _log: Final = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ _FIND_OPEN: Final = "SELECT chat_id, id FROM debug_runs WHERE chat_id = ANY($1) 
 # A locked run is being written to, or another process is ending it.
 _LEFT: Final = f"""
     SELECT chat_id, id FROM debug_runs
-    WHERE ended_at IS NULL AND NOT EXISTS ({spell_alive_since("$1")} AND workers.id = debug_runs.worker_id)
+    WHERE ended_at IS NULL AND NOT EXISTS ({build_alive_since("$1")} AND workers.id = debug_runs.worker_id)
     FOR UPDATE SKIP LOCKED
     """
 _LEFT_OF: Final = _LEFT.replace("WHERE", "WHERE chat_id = ANY($2) AND id = ANY($3) AND", 1)

@@ -59,7 +59,7 @@ _STATIC: Final = "/web/"
 _OWN_RULE: Final = ("/api/v1/tokens", "/api/v1/users", SESSION)
 """What service/accounts.py checks: a token for these need not be one for writing."""
 _READ_TOO: Final = ("/v1/", "/ai-sdk/")
-"""The compatible wires answer a write with the reply."""
+"""The compatible APIs answer a write with the reply."""
 _NOBODY: Final = "Log in at /login, or send a token: Authorization: Bearer …"
 _CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
 
@@ -222,7 +222,7 @@ _NO_PROOF: Final = "A request with a cookie must show that it comes from this se
 _PREFLIGHT: Final = {"Access-Control-Allow-Methods": "GET, POST, PUT, PATCH, DELETE", "Access-Control-Max-Age": "600"}
 _ALLOWED_HEADERS: Final = "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-Indelible-Chat"
 _STREAMS: Final = re.compile(r"/(?:events|stream)$|^/v1/responses/[^/]+$")
-"""Paths of streams that are opened by reading: feeds, and those of the compatible wires."""
+"""Paths of streams that are opened by reading: feeds, and those of the compatible APIs."""
 _OPENAI_HEADER: Final = re.compile(r"(?:x-stainless|openai)-[a-z-]+", re.IGNORECASE)
 """What OpenAI's clients add to every request."""
 _EXPOSED: Final = b"Retry-After, X-Indelible-Chat"

@@ -46,8 +46,8 @@ for each in (routes, feed_routes, file_routes, login):
 own.include(routes.health)
 compatible: Final = Router()
 """Those of the compatible APIs, at the root. They are documented with their own APIs, not in our OpenAPI."""
-for wire in (responses, conversations, chat_completions, openai, ai_sdk):
-    compatible.include(wire.router)
+for api in (responses, conversations, chat_completions, openai, ai_sdk):
+    compatible.include(api.router)
 _ALSO: Final = (ChatFile, RunTree, WholeRun)
 """The types of responses that are not sent by the router."""
 _WEB: Final = Path(__file__).parent / "web"

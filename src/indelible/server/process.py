@@ -4,7 +4,7 @@ On SIGTERM or SIGINT the server stops listening and fails its readiness check, s
 reconnect elsewhere, lets running requests finish, and hands off its chats (worker). Listening ends first: a reader must
 not reconnect to the same process. A second SIGINT exits at once.
 
-Clients of the compatible wires have no cursor to reconnect with. Their replies, and those in the response of a native
+Clients of the compatible APIs have no cursor to reconnect with. Their replies, and those in the response of a native
 command, are streamed on for `drain_s`, the time in which the worker lets its replies finish; the server's own
 `GRACE_S` begins after that. What has not ended by then is cut so that the client notices (sse.py).
 

@@ -7,7 +7,7 @@ because hints can be lost and an expiry sends none. So an open stream ends withi
 `POLL_INTERVAL_S` seconds and a query later (docs/login.md has what was measured).
 
 To a request that is cut, its client seems to have disconnected. What the request has sent is complete, so the client
-sees an ordinary end, reconnects, and gets the response that it must log in. Only a stream of a compatible wire has no
+sees an ordinary end, reconnects, and gets the response that it must log in. Only a stream of a compatible API has no
 end: half a reply must not pass for a whole one (server/compat/projection.py).
 
 Once a minute it also notes which tokens and sessions were used.

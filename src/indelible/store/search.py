@@ -32,7 +32,7 @@ from indelible.content import decode_blocks
 from indelible.content.blocks import text_of
 from indelible.store.database.transaction import Dialect, Transaction
 from indelible.store.queries.listing import ChatFilter, load_summaries
-from indelible.store.search_index import Query, make_snippet, spell_match
+from indelible.store.search_index import Query, build_match, make_snippet
 
 WINDOW: Final = 500
 """Matching messages that one search looks at."""
@@ -157,23 +157,23 @@ async def find_matches(transaction: Transaction, owner_id: str, query: Query, *,
         await transaction.run("SET LOCAL plan_cache_mode = force_custom_plan")
     oldest = await transaction.one(_OLDEST_RECENT, owner_id, top, RECENT[dialect] - 1)
     bottom = 0 if oldest is None else oldest["id"]
-    matches, values = _spell_filter(query, owner_id, dialect)
+    matches, values = _build_filter(query, owner_id, dialect)
     found = await transaction.all(_RECENT[dialect].format(matches=matches), owner_id, top, bottom, limit, *values)
     if oldest is None or len(found) == limit:
         return found
-    match = spell_match(query.words, owner_id, dialect)
+    match = build_match(query.words, owner_id, dialect)
     older = await transaction.all(_OLDER[dialect], owner_id, bottom, limit - len(found), match)
     return [*found, *older]
 
 
-def _spell_filter(query: Query, owner_id: str, dialect: Dialect) -> tuple[str, list[str]]:
+def _build_filter(query: Query, owner_id: str, dialect: Dialect) -> tuple[str, list[str]]:
     """The condition that an entry has all words, as the first statement has it, and its values, from $5 on.
 
     SQLite holds the words as text, separated by spaces. The first is the owner's name, so every other has a space
     before it.
     """
     if dialect == "postgresql":
-        return "words @@ CAST(CAST($5 AS TEXT) AS TSQUERY)", [spell_match(query.words, owner_id, dialect)]
+        return "words @@ CAST(CAST($5 AS TEXT) AS TSQUERY)", [build_match(query.words, owner_id, dialect)]
     *whole, beginning = query.words
     has = [f"instr(words || ' ', ${place}) > 0" for place in range(6, 6 + len(whole))]
     return " AND ".join(["instr(words, $5) > 0", *has]), [f" {beginning}", *(f" {word} " for word in whole)]

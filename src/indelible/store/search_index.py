@@ -118,19 +118,19 @@ async def index_chat(transaction: Transaction, chat_id: str) -> _Indexed:
     rows = await transaction.all(_NEW, chat_id, chat["indexed_seq"], _CHUNK_EVENTS)
     owner_id, dialect = chat["owner_id"], transaction.dialect
     entries = [
-        (to_time(row["created_at"]), row["id"], spell_words(text_of(decode_blocks(row["blocks"])), owner_id, dialect))
+        (to_time(row["created_at"]), row["id"], tokens_for(text_of(decode_blocks(row["blocks"])), owner_id, dialect))
         for row in rows
         if row["id"] is not None
     ]
     if chat["indexed_seq"] == 0 or any(row["kind"] == "chat" for row in rows):
         await transaction.run(_FORGET_TITLE, chat_id)
         if chat["title"]:
-            entries.append((to_time(chat["updated_at"]), None, spell_words(chat["title"], owner_id, dialect)))
+            entries.append((to_time(chat["updated_at"]), None, tokens_for(chat["title"], owner_id, dialect)))
     if entries:
         numbers = await _number(transaction, [at for at, *_ in entries])
         numbered = zip(numbers, entries, strict=True)
         given = [(number, chat_id, message_id, owner_id, words) for number, (_, message_id, words) in numbered]
-        await transaction.many(spell_insert(dialect), given)
+        await transaction.many(build_insert(dialect), given)
     is_all = len(rows) < _CHUNK_EVENTS
     await transaction.run(_DONE if is_all else _MORE, chat_id, rows[-1]["seq"] if rows else chat["indexed_seq"])
     return _Indexed(len(entries), is_all)
@@ -175,13 +175,13 @@ async def _forget_some(transaction: Transaction, chat_id: str) -> bool:
     return count == _CHUNK_ENTRIES
 
 
-def spell_words(text: str, owner_id: str, dialect: Dialect) -> str | list[str]:
+def tokens_for(text: str, owner_id: str, dialect: Dialect) -> str | list[str]:
     """The words of an entry, as the column takes them."""
     words = [name_owner(owner_id), *split_words(clean_label(text))]
     return " ".join(words) if dialect == "sqlite" else words
 
 
-def spell_insert(dialect: Dialect) -> str:
+def build_insert(dialect: Dialect) -> str:
     words = "$5" if dialect == "sqlite" else "array_to_tsvector(CAST($5 AS TEXT[]))"
     return f"INSERT INTO search_entries (id, chat_id, message_id, owner_id, words) VALUES ($1, $2, $3, $4, {words})"
 
@@ -191,7 +191,7 @@ def name_owner(owner_id: str) -> str:
     return _OWNER_MARK + "".join(character for character in owner_id if character.isalnum())
 
 
-def spell_match(words: tuple[str, ...], owner_id: str, dialect: Dialect) -> Any:
+def build_match(words: tuple[str, ...], owner_id: str, dialect: Dialect) -> Any:
     """The query in the database's own language. Words are letters and digits, so quotes need no escape."""
     quote, sign = ('"', " AND ") if dialect == "sqlite" else ("'", " & ")
     begins = "*" if dialect == "sqlite" else ":*"

@@ -105,7 +105,7 @@ async def test_a_chat_is_sent_to_edited_and_regenerated(harness: AppHarness) -> 
 
 
 @pytest.mark.both_databases
-async def test_what_never_arrived_comes_with_the_next_message_in_order_and_without_what_nobody_said(
+async def test_messages_that_never_arrived_come_with_the_next_one_in_order_and_nothing_is_made_up(
     harness: AppHarness,
 ) -> None:
     model = ScriptedModel([say("Hello."), say("Both."), say("One."), say("Edited.")])

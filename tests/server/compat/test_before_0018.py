@@ -16,8 +16,8 @@ from typing import Any
 
 from msgspec import to_builtins
 from sqlalchemy import text
+from tests.server.compat.compat_clients import open_openai
 from tests.server.compat.test_ai_sdk import Hook, read_ui_text, user
-from tests.server.compat.wire_clients import open_openai
 from tests.support.app_harness import serve_app
 from tests.support.engine import begin_read, begin_write, is_sqlite, open_engine
 from tests.support.running_server import say

@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 from openai.types.chat import ChatCompletionFunctionToolParam
-from tests.server.compat.wire_clients import open_openai
+from tests.server.compat.compat_clients import open_openai
 from tests.support.app_harness import AppHarness
 from tests.support.running_server import RunningServer, say, say_half
 from tests.support.waiting import deadline, poll_until

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from tests.server.compat.wire_clients import open_openai
+from tests.server.compat.compat_clients import open_openai
 from tests.store.statements import counted
 from tests.support.app_harness import AppHarness
 from tests.support.engine import OpenDatabase

@@ -10,8 +10,8 @@ from typing import Any
 
 import openai
 import pytest
+from tests.server.compat.compat_clients import open_openai
 from tests.server.compat.test_responses import WEATHER, call_weather
-from tests.server.compat.wire_clients import open_openai
 from tests.support.app_harness import AppHarness
 from tests.support.running_server import say, say_half
 from tests.support.waiting import deadline
@@ -54,7 +54,7 @@ THINK: list[Step] = [
 
 
 @pytest.mark.both_databases
-async def test_the_model_gets_what_it_said_with_its_signatures_when_a_client_only_refers_to_it(
+async def test_the_model_gets_its_replies_with_their_signatures_when_a_client_only_refers_to_them(
     harness: AppHarness,
 ) -> None:
     first_step = [*THINK, parts.tool_call("own_1", "clock", "{}"), parts.finish("tool_calls")]
@@ -165,7 +165,7 @@ async def test_an_item_that_cannot_be_taken_is_refused_by_name(
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize("field", ["previous_response_id", "conversation"])
-async def test_a_request_that_continues_a_chat_may_repeat_what_was_said_in_it_and_can_make_up_nothing(
+async def test_a_request_that_continues_a_chat_may_repeat_its_messages_and_can_make_up_nothing(
     harness: AppHarness, field: str
 ) -> None:
     model = ScriptedModel([[*THINK, *call_weather("call_1", "Oslo")], say("Rain."), say("Yes.")])
@@ -247,7 +247,7 @@ async def test_thoughts_that_are_sent_back_are_kept_and_what_has_no_place_is_ref
 
 
 async def test_what_files_a_request_reaches_the_model_and_its_response(harness: AppHarness) -> None:
-    """`metadata`, `service_tier`, `prompt_cache_key` and `safety_identifier`, on both wires."""
+    """`metadata`, `service_tier`, `prompt_cache_key` and `safety_identifier`, on both APIs."""
     model = ScriptedModel([say("Yes.")] * 2)
     server = await harness.start_server(model)
     filed: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Errors on `/v1` have OpenAI's shape, and nobody reaches the chats of somebody else on any wire."""
+"""Errors on `/v1` have OpenAI's shape, and nobody reaches the chats of somebody else on any API."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 from tests.server.asking import read_problem
-from tests.server.compat.wire_clients import open_openai
+from tests.server.compat.compat_clients import open_openai
 from tests.support.app_harness import AppHarness
 from tests.support.running_server import RunningServer, say
 from tests.support.waiting import deadline

@@ -1,4 +1,4 @@
-"""For random turns, each wire obeys its rules at every moment, and a replay is what was seen live."""
+"""For random turns, each compatible API obeys its rules at every moment, and a replay is what was seen live."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import openai
 import pytest
+from tests.server.compat.compat_clients import open_openai
 from tests.server.compat.test_responses import WEATHER, call_weather
-from tests.server.compat.wire_clients import open_openai
 from tests.support.app_harness import AppHarness
 from tests.support.running_server import RunningServer, say, say_half
 from tests.support.waiting import poll_until

@@ -9,7 +9,7 @@ import openai
 import pytest
 from openai.types.responses import FunctionToolParam
 from pydantic import BaseModel
-from tests.server.compat.wire_clients import open_openai, text_of_events
+from tests.server.compat.compat_clients import open_openai, text_of_events
 from tests.support.app_harness import AppHarness
 from tests.support.running_server import RunningServer, say, say_half
 from tests.support.waiting import deadline, poll_until

@@ -1,4 +1,4 @@
-"""Streams of the wires while servers and workers come and go: nothing is repeated, nothing is missing."""
+"""Streams of the compatible APIs while servers and workers come and go: nothing is repeated, nothing is missing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import openai
 import pytest
-from tests.server.compat.wire_clients import open_openai, text_of_events
+from tests.server.compat.compat_clients import open_openai, text_of_events
 from tests.support.app_harness import AppHarness
 from tests.support.running_server import say, say_half
 from tests.support.waiting import deadline

@@ -43,7 +43,7 @@ class ChatRequest(WireBody, kw_only=True):
     messages: list[dict[str, Any]] | None = None
     message: dict[str, Any] | None = None
     trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
-    messageId: str | None = None  # noqa: N815 - the wire's own name
+    messageId: str | None = None  # noqa: N815 - the AI SDK's own name
     model: str | None = None
     system: str | None = None
 

@@ -13,7 +13,7 @@ as by OpenAI; tests/server/compat/test_chat_completions.py).
 
 An error on `/v1` is `{"error": {"message", "type", "param", "code"}}`. Every error of this server is a problem
 (problems.py), wherever it was raised: a refused token, a body that is too large, a command that the chat's state
-forbids. One middleware around everything turns the problems of these paths into what the clients of that wire read, so
+forbids. One middleware around everything turns the problems of these paths into what the clients of that API read, so
 no route and no check has to know of it. A refusal that is ours as 422 is 400 here, which is what OpenAI answers.
 `RefusedByName` is for refusals that programs know by their status and code.
 

@@ -1,7 +1,7 @@
-"""One turn of a chat in the words of another wire, streamed as server-sent events or read to its end.
+"""One turn of a chat in the words of another API, streamed as server-sent events or read to its end.
 
-`TurnProjection` is the one place that reads the events of a feed for the wires: which of them belong to the turn,
-where an attempt ends, and how the turn does. It is pure: the same events always give the same frames. A wire implements
+`TurnProjection` is the one place that reads the events of a feed for these APIs: which of them belong to the turn,
+where an attempt ends, and how the turn does. It is pure: the same events always give the same frames. An API implements
 one method per fact. It gets
 
     open_attempt        an attempt began; its parts follow
@@ -10,7 +10,7 @@ one method per fact. It gets
     add_message         a message entered history: the reply, or results
     close               the turn is over, or waits for results of the client
 
-and calls `emit` with finished frames. Two readers may get events in different order only where no wire depends on the
+and calls `emit` with finished frames. Two readers may get events in different order only where no API depends on the
 order: rows of an attempt always come between its beginning and its end, in order. That is why frames can be numbered,
 and why the numbers are the same in every replay.
 
@@ -19,7 +19,7 @@ a disconnect stops nothing, and a client that does not read holds up nobody. The
 together are sent together. A reader that fell too far behind gets `resync` on the native feed; here the stream
 continues from the reader's true position instead, because its client knows no snapshots.
 
-A client of a wire has no cursor either. So at shutdown its reader *stays* while the process drains, and a stream that
+Such a client has no cursor either. So at shutdown its reader *stays* while the process drains, and a stream that
 has to end before its turn does (the drain is over, the chat was deleted, the token revoked) is cut: its connection is
 aborted, which every SDK raises on. A stream that merely ended would pass for a complete reply.
 
@@ -27,7 +27,7 @@ aborted, which every SDK raises on. A stream that merely ended would pass for a 
 reply then. It runs in the response's own task, so that no task is left without a parent.
 
 Must stay true (tests/server/compat/test_projections.py): for random turns, every prefix of the frames obeys the rules
-of its wire, and a replay gives the same frames. (tests/server/compat/test_streams.py): a stream that is cut at any
+of its API, and a replay gives the same frames. (tests/server/compat/test_streams.py): a stream that is cut at any
 frame leaves nothing running, and the reply is finished. (tests/server/test_draining.py): at shutdown a stream is whole,
 or its client raises.
 """
@@ -100,7 +100,7 @@ class TurnProjection:
     def emit(self, frame: bytes) -> None:
         self._frames.append(frame)
 
-    # --- what a wire implements ---
+    # --- what an API implements ---
 
     def open(self) -> None:
         """The turn is about to begin."""

@@ -1,10 +1,10 @@
-"""Requests on another wire: their bodies, and the messages in them, divided as a chat can begin or continue with them.
+"""Requests of other APIs: their bodies, and the messages in them, divided as a chat can begin or continue with them.
 
-Unknown fields of a body are ignored: the clients of these wires send many. A known one that asks for something that
+Unknown fields of a body are ignored: the clients of these APIs send many. A known one that asks for something that
 this server cannot give is refused, because its client would wait for it in vain. A number or a boolean may be written
 as a text, as some clients do. A body has no `Content-Type` that it must have.
 
-Each wire reads its own JSON into plain messages (openai_items.py, chat_completions.py, ai_sdk_messages.py). Here they
+Each API reads its own JSON into plain messages (openai_items.py, chat_completions.py, ai_sdk_messages.py). Here they
 are divided: the text of the system, the message to be answered, and what stands above and below it. A conversation ends
 with a message of the user, or with results of calls that its answer has made: anything else is refused, because there
 would be nothing to answer.
@@ -194,7 +194,7 @@ class FunctionTool(WireBody, kw_only=True):
 
 
 class ToolRequest(WireBody, kw_only=True):
-    """What requests of both OpenAI wires have in common."""
+    """What requests of both OpenAI APIs have in common."""
 
     model: str | None = None
     tool_choice: Any = None
@@ -239,7 +239,7 @@ class ToolRequest(WireBody, kw_only=True):
         return [tool.to_spec() for tool in self.served if allowed is None or tool.name in allowed] or None
 
     def name_parameters(self, **own: Any) -> dict[str, Any] | None:
-        """The parameters of the model that are given, `own` ones of a wire included."""
+        """The parameters of the model that are given, `own` ones of an API included."""
         named = {
             "temperature": self.temperature,
             "top_p": self.top_p,
@@ -359,7 +359,7 @@ def read_note(request: Any) -> ResponseNote:
 
 
 def read_choice(choice: Any) -> str | None:
-    """`tool_choice` of both OpenAI wires: a mode, or the name of a tool."""
+    """`tool_choice` of both OpenAI APIs: a mode, or the name of a tool."""
     if isinstance(choice, dict):
         inner = choice.get(_ALLOWED)
         choice = inner if isinstance(inner, dict) else choice
@@ -369,7 +369,7 @@ def read_choice(choice: Any) -> str | None:
 
 
 def read_allowed(choice: dict[str, Any]) -> set[str]:
-    """The functions that the model may call now, of all that are declared; both wires have their own form."""
+    """The functions that the model may call now, of all that are declared; both APIs have their own form."""
     inner = choice.get(_ALLOWED)
     listed = (inner if isinstance(inner, dict) else choice).get("tools")
     return {name for tool in listed if (name := read_choice(tool))} if isinstance(listed, list) else set()

@@ -1,6 +1,6 @@
 """One turn as a response of OpenAI's Responses API: its events in order, and the response object at any moment.
 
-The rules of this wire were found by running the official SDK against it (issue 17, point 4):
+The rules of this API were found by running the official SDK against it (issue 17, point 4):
 
 * `sequence_number` counts from 0 without gaps, and is the same in every replay;
 * the first event is `response.created`;

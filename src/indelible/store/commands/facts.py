@@ -57,7 +57,7 @@ _BLOCKS: Final = "SELECT id, blocks FROM messages WHERE chat_id = $1 AND id = AN
 
 
 @cache
-def _spell_facts(dialect: Dialect) -> str:
+def _build_facts(dialect: Dialect) -> str:
     """The head is looked up by its key: a join without statistics would read all messages of the chat.
 
     SQLite has no clock of its own, and calling one from its statement costs more than a row.
@@ -118,7 +118,7 @@ async def load_snapshot(
     is_acquiring = isinstance(command, Acquire)
     is_there = await transaction.lock(_TRY_CHAT if is_acquiring else _LOCK_CHAT, chat_id)
     dialect = transaction.dialect
-    chat = await transaction.one(_spell_facts(dialect), chat_id) if is_there else None
+    chat = await transaction.one(_build_facts(dialect), chat_id) if is_there else None
     if chat is None:
         return None
     status = Status(chat["status"])

@@ -37,7 +37,7 @@ _STAY: Final = "SELECT set_config(name, '0', false) FROM pg_settings WHERE name 
 _HOLD: Final = "SELECT pg_advisory_lock_shared($1)"
 
 
-def spell_held(key: str) -> str:
+def build_held(key: str) -> str:
     """Whether a session of this database holds the lock with this key, an SQL expression. PostgreSQL only.
 
     `IN`, because PostgreSQL then looks once at all locks, and not once for each of many keys.
@@ -52,9 +52,9 @@ def spell_held(key: str) -> str:
 _FREE: Final = f"""
     SELECT w.id, w.lock_key FROM workers AS w
     WHERE w.lock_key IS NOT NULL AND w.gone_at IS NULL
-        AND w.heartbeat_at > (SELECT clock_timestamp() - CAST($1 AS INTERVAL)) AND NOT {spell_held("w.lock_key")}
+        AND w.heartbeat_at > (SELECT clock_timestamp() - CAST($1 AS INTERVAL)) AND NOT {build_held("w.lock_key")}
     """
-_IS_HELD: Final = f"SELECT {spell_held('CAST($1 AS BIGINT)')}"
+_IS_HELD: Final = f"SELECT {build_held('CAST($1 AS BIGINT)')}"
 
 
 class FreeLock(NamedTuple):

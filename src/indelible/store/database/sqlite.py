@@ -52,7 +52,7 @@ from indelible.store.database.transaction import (
     clean_list,
     format_time,
     make_closed,
-    spell_for_sqlite,
+    translate_statement,
 )
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ class SqliteTransaction:
     async def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> int | None:
         if self._observe is not None:
             self._observe(sql)
-        statement = spell_for_sqlite(sql)
+        statement = translate_statement(sql)
         arranged = rows if statement.order is None else map(statement.arrange, rows)
         return self._connection.executemany(statement.sql, map(_bind, arranged)).rowcount
 
@@ -113,7 +113,7 @@ class SqliteTransaction:
     def _execute(self, sql: str, values: Sequence[Any]) -> sqlite3.Cursor:
         if self._observe is not None:
             self._observe(sql)
-        statement = spell_for_sqlite(sql)
+        statement = translate_statement(sql)
         return self._connection.execute(statement.sql, _bind(statement.arrange(values)))
 
 

@@ -5,7 +5,7 @@ nothing else: on SQLite it runs from its first statement to its last in one visi
 loop (sqlite.py); on PostgreSQL each statement is a round trip on the event loop (postgres.py).
 
 The SQL has one spelling, the subset of PostgreSQL's that SQLite knows too: `$1` for a value, `ON CONFLICT`, row values,
-`TRUE`. SQLite spells three things differently, which `spell_for_sqlite` translates, once per text: values, which are
+`TRUE`. SQLite spells three things differently, which `translate_statement` translates, once per text: values, which are
 nameless (`?`) because Python's sqlite3 module warns of numbered ones in 3.12.0 to 3.12.3; `= ANY($1)` for a list; and
 row locks, which it does not need, because a write transaction locks the whole file. Where more differs, the code checks
 `dialect` and says why.
@@ -160,7 +160,7 @@ def bind(values: Sequence[Any], binders: Mapping[type, Callable[[Any], Any]]) ->
     return [binders[type(value)](value) if type(value) in binders else value for value in values]
 
 
-# --- spelling ------------------------------------------------------------------------------
+# --- SQL text -------------------------------------------------------------------------------
 
 
 class SqliteStatement(NamedTuple):
@@ -174,7 +174,7 @@ class SqliteStatement(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def spell_for_sqlite(sql: str) -> SqliteStatement:
+def translate_statement(sql: str) -> SqliteStatement:
     """The statement in SQLite's spelling: a list is a JSON text, and there are no row locks."""
     listed = _ANY.sub(r"IN (SELECT value FROM json_each($\1))", _LOCK.sub("", sql))
     order = tuple(int(number) - 1 for number in _VALUE.findall(listed))
@@ -185,48 +185,48 @@ def spell_for_sqlite(sql: str) -> SqliteStatement:
 async def insert(transaction: Transaction, table: str, *rows: dict[str, Any]) -> None:
     """Insert rows with the same columns in one statement, which may be deferred."""
     values = [value for row in rows for value in row.values()]
-    await transaction.defer(_spell_insert(table, tuple(rows[0]), len(rows)), *values)
+    await transaction.defer(_build_insert(table, tuple(rows[0]), len(rows)), *values)
 
 
 async def insert_new(transaction: Transaction, table: str, row: dict[str, Any]) -> bool:
     """Insert a row, unless there is one with its key, also one of another transaction that is just being committed."""
-    statement = f"{_spell_insert(table, tuple(row), 1)} ON CONFLICT DO NOTHING"
+    statement = f"{_build_insert(table, tuple(row), 1)} ON CONFLICT DO NOTHING"
     return await transaction.run(statement, *row.values()) > 0
 
 
 async def update(transaction: Transaction, table: str, changes: dict[str, Any], /, **key: Any) -> None:
     """Update the rows with this key, in a statement that may be deferred."""
-    await transaction.defer(_spell_update(table, tuple(changes), tuple(key)), *changes.values(), *key.values())
+    await transaction.defer(_build_update(table, tuple(changes), tuple(key)), *changes.values(), *key.values())
 
 
 async def try_update(transaction: Transaction, table: str, changes: dict[str, Any], /, **key: Any) -> int:
     """Update the rows with this key; returns how many there were."""
-    return await transaction.run(_spell_update(table, tuple(changes), tuple(key)), *changes.values(), *key.values())
+    return await transaction.run(_build_update(table, tuple(changes), tuple(key)), *changes.values(), *key.values())
 
 
 async def upsert(transaction: Transaction, table: str, values: dict[str, Any], /, **key: Any) -> None:
     """Insert the row with this key, or give it these values if it exists. `key` is unique in the table."""
-    await transaction.defer(_spell_upsert(table, tuple(values), tuple(key)), *values.values(), *key.values())
+    await transaction.defer(_build_upsert(table, tuple(values), tuple(key)), *values.values(), *key.values())
 
 
 @lru_cache(maxsize=512)
-def _spell_insert(table: str, columns: tuple[str, ...], count: int) -> str:
+def _build_insert(table: str, columns: tuple[str, ...], count: int) -> str:
     width = len(columns)
     rows = (", ".join(f"${row * width + n}" for n in range(1, width + 1)) for row in range(count))
     return f"INSERT INTO {table} ({', '.join(columns)}) VALUES {', '.join(f'({row})' for row in rows)}"
 
 
 @lru_cache(maxsize=512)
-def _spell_update(table: str, columns: tuple[str, ...], key: tuple[str, ...]) -> str:
+def _build_update(table: str, columns: tuple[str, ...], key: tuple[str, ...]) -> str:
     numbered = [f"{name} = ${n}" for n, name in enumerate((*columns, *key), 1)]
     changes, matches = numbered[: len(columns)], numbered[len(columns) :]
     return f"UPDATE {table} SET {', '.join(changes)} WHERE {' AND '.join(matches)}"
 
 
 @lru_cache(maxsize=512)
-def _spell_upsert(table: str, columns: tuple[str, ...], key: tuple[str, ...]) -> str:
+def _build_upsert(table: str, columns: tuple[str, ...], key: tuple[str, ...]) -> str:
     changes = ", ".join(f"{name} = excluded.{name}" for name in columns)
-    return f"{_spell_insert(table, (*columns, *key), 1)} ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changes}"
+    return f"{_build_insert(table, (*columns, *key), 1)} ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changes}"
 
 
 # --- who owns an open database -----------------------------------------------------------------

@@ -27,7 +27,7 @@ from indelible.store.commands.facts import load_end
 from indelible.store.database.transaction import Dialect, Row, Transaction, to_time
 from indelible.store.journal.pack import unpack_rows
 from indelible.store.queries.history import load_ancestors, load_shown_queue
-from indelible.store.queries.liveness import bind_ago, spell_status
+from indelible.store.queries.liveness import bind_ago, build_status
 from indelible.store.usage import Totals
 
 _CHUNK_ROWS: Final = 1000
@@ -45,11 +45,11 @@ _JOURNAL: Final = """
 
 
 @cache
-def _spell_view(dialect: Dialect) -> str:
+def _build_view(dialect: Dialect) -> str:
     return f"""
         SELECT c.owner_id, c.status, c.archived, c.title, c.model, c.debug, c.seq, c.error, c.retry, c.head_id,
             c.deadline_at, c.usage, c.cost_nanousd,
-            {spell_status(dialect, 2)} AS shown_status, t.id AS turn_id, a.id AS attempt_id,
+            {build_status(dialect, 2)} AS shown_status, t.id AS turn_id, a.id AS attempt_id,
             EXISTS (SELECT id FROM queue WHERE chat_id = $1) AS has_queue
         FROM chats AS c
         LEFT JOIN turns AS t ON t.chat_id = c.id AND t.ended_at IS NULL
@@ -59,9 +59,9 @@ def _spell_view(dialect: Dialect) -> str:
 
 
 @cache
-def _spell_chat_status(dialect: Dialect) -> str:
+def _build_chat_status(dialect: Dialect) -> str:
     return f"""
-        SELECT c.owner_id, c.seq, {spell_status(dialect, 2)} AS shown_status, t.id AS turn_id,
+        SELECT c.owner_id, c.seq, {build_status(dialect, 2)} AS shown_status, t.id AS turn_id,
             COALESCE(t.model, c.model) AS model
         FROM chats AS c
         LEFT JOIN turns AS t ON t.chat_id = c.id AND t.ended_at IS NULL
@@ -139,7 +139,7 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
 async def load_view(transaction: Transaction, chat_id: str, *, limit: int = 50, lease_timeout_s: float) -> ChatView:
     """The chat, its last `limit` messages, its queue and its running attempt, all of one moment."""
     dialect = transaction.dialect
-    chat = await transaction.one(_spell_view(dialect), chat_id, bind_ago(dialect, lease_timeout_s))
+    chat = await transaction.one(_build_view(dialect), chat_id, bind_ago(dialect, lease_timeout_s))
     if chat is None:
         raise ChatNotFound
     path = await load_path(transaction, chat_id, chat["head_id"], limit=limit + 1) if limit else []
@@ -168,7 +168,7 @@ async def load_view(transaction: Transaction, chat_id: str, *, limit: int = 50, 
 async def load_status(transaction: Transaction, chat_id: str, *, lease_timeout_s: float) -> ChatStatus:
     """One statement that reads no message and no part of a reply. `chat_id` may be any text."""
     dialect = transaction.dialect
-    wanted = (_spell_chat_status(dialect), chat_id, bind_ago(dialect, lease_timeout_s))
+    wanted = (_build_chat_status(dialect), chat_id, bind_ago(dialect, lease_timeout_s))
     row = await transaction.one(*wanted) if is_id(chat_id) else None
     if row is None:
         raise ChatNotFound

@@ -35,7 +35,7 @@ _HIDDEN: Final = "model"
 _NANO: Final = 1_000_000_000
 _COLUMNS: Final = ("blocks", "reason", "continues_id", "model", "usage", "cost_nanousd", "timings", "created_at")
 _HEAD: Final = "SELECT head_id FROM chats WHERE id = $1"
-# The parent is looked up by its key; `_spell_ancestors` explains why.
+# The parent is looked up by its key; `_build_ancestors` explains why.
 _SHOWN: Final = f"""
     SELECT m.id, m.parent_id, m.role, m.partial, {", ".join(f"m.{column}" for column in _COLUMNS)},
         (SELECT visibility FROM messages WHERE chat_id = $1 AND id = m.parent_id) AS parent_visibility
@@ -256,7 +256,7 @@ async def load_ancestors(
     transaction: Transaction, chat_id: str, start_id: str | None, *columns: str, chunk: int = _CHUNK
 ) -> AsyncIterator[Row]:
     """The rows from `start_id` up to the first message. `columns` are fetched in addition to those of the tree."""
-    sql = _spell_ancestors(columns, transaction.dialect)
+    sql = _build_ancestors(columns, transaction.dialect)
     while start_id is not None:
         rows = await transaction.all(sql, chat_id, start_id, chunk)
         for row in rows:
@@ -295,7 +295,7 @@ async def find_partial_reply(transaction: Transaction, chat_id: str, head_id: st
 
 
 @cache
-def _spell_ancestors(columns: tuple[str, ...], dialect: Dialect) -> str:
+def _build_ancestors(columns: tuple[str, ...], dialect: Dialect) -> str:
     """LATERAL makes PostgreSQL look up each parent by its key.
 
     Otherwise, without statistics, it joins with all messages of the chat, and a connection keeps that plan when the

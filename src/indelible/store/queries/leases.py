@@ -34,10 +34,10 @@ from indelible.errors import NotAllowed, NotFound, StoreFailed
 from indelible.logs import get_logger
 from indelible.machine.commands import Acquire
 from indelible.machine.states import Status
-from indelible.store.database.session_lock import spell_held
+from indelible.store.database.session_lock import build_held
 from indelible.store.database.transaction import Dialect, Transaction
 from indelible.store.outcome import Outcome
-from indelible.store.queries.liveness import BUSY_STATUSES, bind_ago, spell_ago, spell_alive
+from indelible.store.queries.liveness import BUSY_STATUSES, bind_ago, build_ago, build_alive
 from indelible.store.queries.open_turn import Held, Probe
 
 CANDIDATES_PER_CHAT: Final = 4
@@ -52,9 +52,9 @@ async def beat(transaction: Transaction, worker_id: str, lock_key: int | None = 
     """
     values = (worker_id, bind_ago(transaction.dialect, 0), lock_key)
     if transaction.dialect == "sqlite":  # has no such locks
-        await transaction.run(_spell_beat("sqlite"), *values)
+        await transaction.run(_build_beat("sqlite"), *values)
         return True
-    row = await transaction.one(f"{_spell_beat('postgresql')} RETURNING gone_at", *values)
+    row = await transaction.one(f"{_build_beat('postgresql')} RETURNING gone_at", *values)
     return row["gone_at"] is None
 
 
@@ -93,7 +93,7 @@ async def retire_all(transaction: Transaction) -> None:
 async def forget_dead(transaction: Transaction, *, dead_for_s: float) -> None:
     """Delete workers that have been dead for this long. Their chats can still be acquired."""
     dialect = transaction.dialect
-    sql = f"DELETE FROM workers WHERE heartbeat_at < {spell_ago(dialect, 1)}"
+    sql = f"DELETE FROM workers WHERE heartbeat_at < {build_ago(dialect, 1)}"
     await transaction.run(sql, bind_ago(dialect, dead_for_s))
 
 
@@ -152,7 +152,7 @@ async def find_candidates(
     """
     dialect = transaction.dialect
     rows = await transaction.all(
-        _spell_candidates(dialect),
+        _build_candidates(dialect),
         worker_id,
         bind_ago(dialect, lease_timeout_s),
         _NO_LIMIT if per_user is None else per_user,
@@ -176,7 +176,7 @@ async def probe_chats(
     """
     dialect = transaction.dialect
     limit = _NO_LIMIT if per_user is None else per_user
-    rows = await transaction.all(_spell_probe(dialect), worker_id, bind_ago(dialect, lease_timeout_s), list(chat_ids))
+    rows = await transaction.all(_build_probe(dialect), worker_id, bind_ago(dialect, lease_timeout_s), list(chat_ids))
     held = [
         Held(row["id"], Status(row["status"]), row["epoch"], row["turn_id"])
         for row in rows
@@ -189,8 +189,8 @@ async def probe_chats(
 
 
 @cache
-def _spell_beat(dialect: Dialect) -> str:
-    now = spell_ago(dialect, 2)
+def _build_beat(dialect: Dialect) -> str:
+    now = build_ago(dialect, 2)
     return f"""
         INSERT INTO workers (id, started_at, heartbeat_at, lock_key) VALUES ($1, {now}, {now}, $3)
         ON CONFLICT (id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at, lock_key = excluded.lock_key
@@ -198,7 +198,7 @@ def _spell_beat(dialect: Dialect) -> str:
 
 
 _LOCK_WORKER: Final = "SELECT id FROM workers WHERE id = $1 AND lock_key = $2 AND gone_at IS NULL FOR UPDATE"
-_DECLARE_GONE: Final = f"UPDATE workers SET gone_at = clock_timestamp() WHERE id = $1 AND NOT {spell_held('$2')}"
+_DECLARE_GONE: Final = f"UPDATE workers SET gone_at = clock_timestamp() WHERE id = $1 AND NOT {build_held('$2')}"
 _LOST_BY: Final = "SELECT chat_id FROM turns WHERE acquired_from = $1 AND ended_at IS NULL ORDER BY chat_id"
 _UNCOUNT: Final = """
     UPDATE turns SET takeovers = takeovers - 1, acquired_from = NULL,
@@ -216,7 +216,7 @@ def _is_busy(chat: str) -> str:
 
 def _is_free(chat: str, dialect: Dialect) -> str:
     """Whether no live worker holds a chat. The asking worker's own chats are not free, however late its heartbeat."""
-    alive = spell_alive(dialect, 2)
+    alive = build_alive(dialect, 2)
     return f"({chat}.holder IS NULL OR ({chat}.holder NOT IN ({alive}) AND {chat}.holder <> $1))"
 
 
@@ -239,7 +239,7 @@ def _suspicion(chat: str) -> str:
 
 
 @cache
-def _spell_probe(dialect: Dialect) -> str:
+def _build_probe(dialect: Dialect) -> str:
     """`ahead` counts the chats of the same user that come first; it is null for a chat with a live holder.
 
     COALESCE keeps the database from choosing the wrong index: rivals are sought among the few busy chats and not
@@ -262,7 +262,7 @@ def _spell_probe(dialect: Dialect) -> str:
 
 
 @cache
-def _spell_candidates(dialect: Dialect) -> str:
+def _build_candidates(dialect: Dialect) -> str:
     """`place` numbers the chats of each user, those with a live holder first.
 
     `INDEXED BY` makes SQLite use the index of busy chats. With statistics (`ANALYZE`) from a time when there were few

@@ -39,7 +39,7 @@ from indelible.api.shapes import ChatSummary, UserRole
 from indelible.errors import Invalid
 from indelible.ids import is_id, new_id
 from indelible.store.database.transaction import Dialect, Row, Transaction, clean_label, to_time
-from indelible.store.queries.liveness import BUSY_STATUSES, PENDING, bind_ago, spell_ago, spell_status, spell_unheld
+from indelible.store.queries.liveness import BUSY_STATUSES, PENDING, bind_ago, build_ago, build_status, build_unheld
 from indelible.store.usage import Totals
 
 _STUCK_AFTER: Final = 10
@@ -152,7 +152,7 @@ def _put_place(place: ListCursor, values: list[Any]) -> str:
 @cache
 def _spell(dialect: Dialect, timeout_place: int, which: str) -> str:
     """The lines of these chats; `$timeout_place` is the lease timeout."""
-    status = spell_status(dialect, timeout_place)
+    status = build_status(dialect, timeout_place)
     return f"SELECT {_COLUMNS}, {status} AS shown_status FROM chats AS c WHERE {which}"
 
 
@@ -170,19 +170,19 @@ async def count_chats(transaction: Transaction, *, lease_timeout_s: float) -> Ch
     """
     dialect = transaction.dialect
     long_ago = bind_ago(dialect, _STUCK_AFTER * lease_timeout_s)
-    rows = await transaction.all(_spell_count(dialect), bind_ago(dialect, lease_timeout_s), long_ago)
+    rows = await transaction.all(_build_count(dialect), bind_ago(dialect, lease_timeout_s), long_ago)
     by_state: dict[str, int] = {row["status"]: row["number"] for row in rows}
     by_state[PENDING] = sum(row["pending"] for row in rows)
     return ChatCount(by_state, sum(row["stuck"] for row in rows))
 
 
 @cache
-def _spell_count(dialect: Dialect) -> str:
-    is_abandoned = f"c.status IN {BUSY_STATUSES} AND {spell_unheld(dialect, 1)}"
+def _build_count(dialect: Dialect) -> str:
+    is_abandoned = f"c.status IN {BUSY_STATUSES} AND {build_unheld(dialect, 1)}"
     return f"""
         SELECT c.status, count(*) AS number,
-            count(*) FILTER (WHERE {spell_status(dialect, 1)} = '{PENDING}') AS pending,
-            count(*) FILTER (WHERE {is_abandoned} AND c.runnable_at < {spell_ago(dialect, 2)}) AS stuck
+            count(*) FILTER (WHERE {build_status(dialect, 1)} = '{PENDING}') AS pending,
+            count(*) FILTER (WHERE {is_abandoned} AND c.runnable_at < {build_ago(dialect, 2)}) AS stuck
         FROM chats AS c GROUP BY c.status
         """
 

@@ -19,7 +19,7 @@ from indelible.errors import ChatNotFound
 from indelible.machine.states import Status, TurnKind
 from indelible.store.database.transaction import Dialect, Row, Transaction
 from indelible.store.queries.chat_view import load_path_rows, load_rows, to_message
-from indelible.store.queries.liveness import BUSY_STATUSES, bind_ago, spell_ago
+from indelible.store.queries.liveness import BUSY_STATUSES, bind_ago, build_ago
 
 _WORK_COLUMNS: Final = """
     SELECT c.owner_id, c.status, c.epoch, c.holder, c.head_id, c.title, c.title_is_provisional, c.model,
@@ -58,11 +58,11 @@ _HELD: Final = f"""
 
 
 @cache
-def _spell_expired(dialect: Dialect) -> str:
+def _build_expired(dialect: Dialect) -> str:
     return f"""
         SELECT c.id, t.id AS turn_id
         FROM chats AS c JOIN turns AS t ON t.chat_id = c.id AND t.ended_at IS NULL
-        WHERE c.status = 'requires_action' AND c.deadline_at <= {spell_ago(dialect, 1)}
+        WHERE c.status = 'requires_action' AND c.deadline_at <= {build_ago(dialect, 1)}
         ORDER BY c.deadline_at LIMIT $2
         """
 
@@ -240,5 +240,5 @@ async def load_held(transaction: Transaction, worker_id: str) -> list[Held]:
 async def load_expired(transaction: Transaction, *, limit: int) -> list[Expired]:
     """Chats whose deadline for tool results has passed, the longest waiting first. Only a hint."""
     dialect = transaction.dialect
-    rows = await transaction.all(_spell_expired(dialect), bind_ago(dialect, 0), limit)
+    rows = await transaction.all(_build_expired(dialect), bind_ago(dialect, 0), limit)
     return [Expired(row["id"], row["turn_id"]) for row in rows]

@@ -45,7 +45,7 @@ _TREE: Final = """
 
 
 @cache
-def _spell_below(dialect: Dialect) -> str:
+def _build_below(dialect: Dialect) -> str:
     """LATERAL makes PostgreSQL look up children by their index; history.py explains why."""
     children = "JOIN messages AS child ON child.parent_id = below.id AND child.chat_id = $1"
     if dialect == "postgresql":
@@ -88,7 +88,7 @@ async def follow_results(transaction: Transaction, chat_id: str, row: Row) -> st
 
 
 async def _find_newest_leaf(transaction: Transaction, chat_id: str, message_id: str) -> str:
-    rows = await transaction.all(_spell_below(transaction.dialect), chat_id, message_id)
+    rows = await transaction.all(_build_below(transaction.dialect), chat_id, message_id)
     above_visible: set[str | None] = set()
     leaves: list[Row] = []
     for row in reversed(rows):  # the deepest first

@@ -23,7 +23,7 @@ from indelible.errors import ChatNotFound, NotFound
 from indelible.ids import is_id
 from indelible.store.database.transaction import Dialect, Row, Transaction, to_time
 from indelible.store.queries.history import load_ancestors
-from indelible.store.queries.liveness import bind_ago, spell_status
+from indelible.store.queries.liveness import bind_ago, build_status
 
 _NEAR: Final = 16
 """Between the message that starts a turn and the last event of its transaction stand a title and a status."""
@@ -59,9 +59,9 @@ class _Named(msgspec.Struct):
 
 
 @cache
-def _spell_facts(dialect: Dialect) -> str:
+def _build_facts(dialect: Dialect) -> str:
     return f"""
-        SELECT c.owner_id, c.tools, {spell_status(dialect, 4)} AS shown_status,
+        SELECT c.owner_id, c.tools, {build_status(dialect, 4)} AS shown_status,
             c.head_id, h.visibility AS head_visibility,
             EXISTS (SELECT id FROM queue WHERE chat_id = $1) AS has_queue, e.seq, e.kind, e.ref, e.payload,
             m.role, m.visibility, m.model, m.created_at, t.request
@@ -79,7 +79,7 @@ def _spell_facts(dialect: Dialect) -> str:
 
 async def load_turn_facts(transaction: Transaction, chat_id: str, seq: int, *, lease_timeout_s: float) -> TurnFacts:
     """Raises `NotFound` if there is no such chat, or nothing was said in it up to this event."""
-    sql, ago = _spell_facts(transaction.dialect), bind_ago(transaction.dialect, lease_timeout_s)
+    sql, ago = _build_facts(transaction.dialect), bind_ago(transaction.dialect, lease_timeout_s)
     rows: list[Row] = []
     after = max(0, seq - _NEAR)
     while not rows or (rows[-1]["seq"] is not None and len(rows) % _EVENTS_AT_ONCE == 0 and not _has_end(rows, seq)):

@@ -1,4 +1,4 @@
-"""Clients of the compatible wires, as their users open them."""
+"""Clients of the compatible APIs, as their users open them."""
 
 from __future__ import annotations
 
