@@ -365,8 +365,11 @@ async def end_badly(store: Store, engine: AsyncEngine, *names: str) -> None:
         await store.execute(name, Send(), UserInput(blocks=[Text("again")]))
     await store.retire("worker_before")
     async with begin_write(engine) as connection:
-        bad = update(turns).where(turns.c.ended_at.is_not(None))
-        await connection.execute(bad.values(takeovers=9, stalled_takeovers=9))
+        has_ended = turns.c.ended_at.is_not(None)
+        await connection.execute(update(turns).where(has_ended).values(takeovers=9, stalled_takeovers=9))
+        ended = (await connection.execute(select(turns).where(has_ended))).mappings().all()
+        last = [{**turn, "id": "turn_z", "number": 9} for turn in ended]  # whatever comes last must not be the open one
+        await connection.execute(insert(turns).values(last))
 
 
 async def start_tool(store: Store, name: str, worker_id: str) -> JournalRow:

@@ -27,8 +27,8 @@ def hide_own(text: str) -> str:
     return text.replace(OWN, "[redacted]")
 
 
-async def run_one(function: Callable[..., Any]) -> ToolResult:
-    bench = Bench(hide=hide_own)
+async def run_one(function: Callable[..., Any], *, hide: Callable[[str], str] = hide_own) -> ToolResult:
+    bench = Bench(hide=hide)
     await bench.run(make(function))
     (result,) = bench.journal.results.values()
     return result
@@ -112,8 +112,15 @@ async def test_of_an_exception_model_and_log_get_neither_secrets_nor_megabytes(
         except OSError as error:
             raise RuntimeError(f"{LEAKS}{'y' * length}{LEAKS}") from error
 
+    searched: list[int] = []
+
+    def hide(text: str) -> str:
+        searched.append(len(text))
+        return hide_own(text)
+
     with caplog.at_level(logging.WARNING):
-        result = await run_one(connect)
+        result = await run_one(connect, hide=hide)
+    assert 0 < max(searched) < 100_000, "it is cut before anybody searches it"
     (record,) = [record for record in caplog.records if record.name == "indelible.tools.run"]
     logged = logging.Formatter().format(record)
     for told in (result.output, logged):

@@ -248,7 +248,15 @@ async def test_a_parameter_that_asks_for_nothing_is_accepted(harness: AppHarness
 
 
 @pytest.mark.parametrize(
-    "part", [b'{"type": "text", "text": "\xff"}', _FILE % b'"filename": 1', _FILE % b'"mediaType": []'], ids=repr
+    "part",
+    [
+        b'{"type": "text", "text": "\xff"}',
+        _FILE % b'"filename": 1',
+        _FILE % b'"mediaType": []',
+        b'{"type": "text", "text": "Hi"}, {"type": "text", "text": 1}',
+        b'{"type": "text", "text": "Hi"}, {"type": "file", "mediaType": "image/png"}',
+    ],
+    ids=repr,
 )
 async def test_a_malformed_message_of_the_ai_sdk_is_refused_and_begins_no_chat(
     harness: AppHarness, part: bytes

@@ -295,6 +295,14 @@ async def test_a_call_that_the_server_has_answered_is_not_in_the_output_of_a_com
         assert [item.type for item in events[-1].response.output] == ["message"]
 
 
+async def test_of_the_calls_of_the_last_step_only_those_that_wait_are_in_the_output(harness: AppHarness) -> None:
+    model = ScriptedModel([[parts.tool_call("call_1", "weather", "no JSON"), *call_weather("call_2", "Oslo")]])
+    server = await harness.start_server(model)
+    async with open_openai(server) as client, deadline():
+        made = await client.responses.create(input="Hi", tools=[WEATHER])
+    assert [item.to_dict().get("call_id") for item in made.output] == ["call_2"]
+
+
 async def test_tools_that_nothing_here_can_serve_are_left_out_and_named(harness: AppHarness) -> None:
     """Codex declares them in every request, and goes on without."""
     model = ScriptedModel([say("One."), say("Two."), say("Three.")])

@@ -167,10 +167,13 @@ def _read_reply(ui_message: dict[str, Any]) -> Iterator[Message]:
 
 
 def _read_given(part: dict[str, Any]) -> Iterator[Block]:
-    if part.get("type") == "text" and isinstance(part.get("text"), str):
-        yield Text(part["text"])
-    elif part.get("type") == "file" and isinstance(part.get("url"), str):
-        yield read_file(part["url"], name=part.get("filename"), media_type=part.get("mediaType"))
+    match part:
+        case {"type": "text", "text": str(text)}:
+            yield Text(text)
+        case {"type": "file", "url": str(url)}:
+            yield read_file(url, name=part.get("filename"), media_type=part.get("mediaType"))
+        case {"type": "text" | "file" as kind}:
+            raise Invalid(f"messages: a part of type {kind!r} has no {'text' if kind == 'text' else 'url'}.")
 
 
 def _read_content(part: dict[str, Any]) -> Iterator[Block]:
