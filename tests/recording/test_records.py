@@ -47,7 +47,7 @@ KEPT_BY = {
         "An exchange is written once": "a_close_that_failed_is_added_to_an_exchange_that_keeps_its_body",
         "What belongs to a chat": "what_belongs_to_a_chat_that_is_gone_is_left_out_and_the_rest_is_written",
         "What the database refuses": "what_the_database_refuses_costs_nothing_but_itself_and_what_hangs_on_it",
-        "If the database is away": "a_database_that_takes_nothing_is_told_and_what_was_told_is_written_later",
+        "If the database is away": "a_database_that_takes_nothing_is_reported_and_what_was_recorded_is_written_later",
         "Writing all of it again": "a_part_of_a_story_and_then_all_of_it_is_all_of_it",
         "A step that is still open": "a_step_that_is_open_when_its_run_ends_ends_as_the_run_did",
         "Nobody who works": "a_command_does_not_wait_for_records_that_are_being_written",
@@ -55,7 +55,7 @@ KEPT_BY = {
     },
     "list_runs": {"The runs of a chat": "the_pages_together_are_all_runs_of_the_chat_the_newest_first"},
     "load_tree": {
-        "A run of this chat": "a_tree_is_the_run_without_what_was_said_and_says_how_much_that_is",
+        "A run of this chat": "a_tree_is_the_run_without_its_bodies_and_has_their_sizes",
         "However much was said": "a_tree_of_a_large_run_is_small",
     },
     "find_tree": {

@@ -45,7 +45,7 @@ DURABLE = {
         "statement_timeout": "30s",
     },
 }
-ADD_WORKER = "INSERT INTO workers VALUES ('w', '2026-11-15T00:00Z', '2026-11-15T00:00Z')"
+ADD_WORKER = "INSERT INTO workers (id, started_at, heartbeat_at) VALUES ('w', '2026-11-15T00:00Z', '2026-11-15T00:00Z')"
 COUNT_WORKERS = "SELECT count(*) AS count FROM workers"
 OURS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'indelible'"
 

@@ -38,7 +38,7 @@ KEPT_BY = {
         "Commands on one chat run one after": "of_twenty_messages_sent_at_once_none_is_lost_and_seq_has_no_gaps",
         "`seq` of a chat grows": "an_allowed_command_leads_where_the_table_says_and_the_rows_agree",
         "A command of a worker whose epoch is over": "a_refused_command_raises_and_changes_no_row_of_any_table",
-        "When this returns": "what_is_told_is_committed_by_then",
+        "When this returns": "what_is_announced_is_committed_by_then",
         "More messages in the queue": "a_full_queue_and_a_message_that_is_too_large_are_refused_and_change_nothing",
         "Content that is too large": "s102_a_chat_is_not_given_more_than_the_limit",
         "With `reserve`": "what_is_left_is_what_the_commands_leave_one_after_the_other",
@@ -85,7 +85,7 @@ KEPT_BY = {
     },
     "revive": {
         "A worker that was declared gone": "a_worker_that_was_declared_gone_and_lives_counts_as_alive_again",
-        "What was taken from it": "what_was_taken_from_a_worker_that_lives_is_no_takeover",
+        "What was taken from it": "what_was_acquired_from_a_worker_that_lives_is_no_takeover",
     },
     "retire": {"Remove a worker": "a_retired_worker_hands_over_at_once"},
     "retire_all": {
@@ -116,7 +116,7 @@ KEPT_BY = {
         "Only the holder": "whoever_lost_the_chat_changes_nothing",
         "Nothing that a reader sees": "no_reply_of_the_chat_has_a_name_any_more",
     },
-    "held": {"The chats that": "a_worker_is_told_what_it_holds_and_what_is_wanted_of_it"},
+    "held": {"The chats that": "a_worker_reads_what_it_holds_and_what_is_wanted_of_it"},
     "expired": {
         "Chats whose deadline": "chats_that_waited_in_vain_are_found_the_longest_waiting_first",
         "Only a hint": "calls_expire_only_when_their_time_is_over",
@@ -145,7 +145,7 @@ KEPT_BY = {
         "Raises `StoreFailed`": "s109_a_database_that_cannot_be_written_fails_the_check",
     },
     "status": {
-        "The owner of a chat": "a_stop_of_a_held_chat_and_its_answer_cost_one_transaction_and_six_statements",
+        "The owner of a chat": "a_stop_of_a_held_chat_and_its_answer_cost_one_transaction_and_five_statements",
         "The cost does not depend": "the_status_of_a_chat_costs_the_same_however_long_it_is",
     },
     "find_user": {
@@ -162,7 +162,7 @@ KEPT_BY = {
         "`wanted` selects": "a_list_has_the_chats_that_are_wanted",
     },
     "count_chats": {
-        "The number of chats": "chats_are_counted_by_state_and_those_that_nobody_answers_are_told",
+        "The number of chats": "chats_are_counted_by_state_and_those_without_an_answer_are_reported",
     },
     "view": {
         "The chat, its last": "r9_a_view_is_of_one_moment_whatever_is_written_meanwhile",
@@ -179,13 +179,13 @@ KEPT_BY = {
         "It is told with": "a_turn_that_waited_begins_again_with_every_result_and_with_nothing_else",
     },
     "turn_facts": {
-        "The turn that": "a_turn_is_told_with_what_it_answers_how_it_ended_and_its_chat_in_one_statement",
-        "One statement": "a_turn_is_told_with_what_it_answers_how_it_ended_and_its_chat_in_one_statement",
-        "Raises `NotFound`": "where_nothing_was_said_no_turn_is_found",
+        "The turn that": "one_statement_reads_what_a_turn_answers_how_it_ended_and_its_chat",
+        "One statement": "one_statement_reads_what_a_turn_answers_how_it_ended_and_its_chat",
+        "Raises `NotFound`": "a_chat_without_messages_has_no_turn",
     },
     "attempts": {
         "The attempts of a chat": "the_pages_together_are_all_attempts_of_the_chat_the_newest_first",
-        "Attempts that left nothing": "what_was_tried_is_told_with_its_end_and_what_is_being_tried_without_one",
+        "Attempts that left nothing": "attempts_have_their_end_and_the_running_one_has_none",
     },
     "pack": {
         "Pack the journals": "r12_a_sweep_stops_when_its_time_is_up",
@@ -211,8 +211,8 @@ KEPT_BY = {
     },
     "summaries": {
         "The owner and": "a_chat_is_unread_from_a_reply_until_it_is_read",
-        "One statement": "what_stands_beside_a_chat_is_told",
-        "A deleted chat": "what_stands_beside_a_chat_is_told",
+        "One statement": "labels_pin_and_instructions_are_read_by_the_owner_alone",
+        "A deleted chat": "labels_pin_and_instructions_are_read_by_the_owner_alone",
     },
     "stale": {"Chats in which": "chats_that_nobody_uses_are_found_unless_pinned_unread_busy_or_archived"},
     "find_ephemeral": {
@@ -226,8 +226,8 @@ KEPT_BY = {
         "A chat that the user": "a_chat_of_somebody_else_is_not_marked",
     },
     "extras": {
-        "Labels, pin": "what_stands_beside_a_chat_is_told",
-        "Raises `NotFound`": "what_stands_beside_a_chat_is_told",
+        "Labels, pin": "labels_pin_and_instructions_are_read_by_the_owner_alone",
+        "Raises `NotFound`": "labels_pin_and_instructions_are_read_by_the_owner_alone",
     },
     "draft": {"What the user has": "a_draft_is_its_users_alone_and_goes_with_its_chat"},
     "save_draft": {
