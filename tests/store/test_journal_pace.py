@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from indelible.store.journal.pace import LITTLE, LONGEST_SPREAD, TOO_MUCH, Pace, follow_load
 
 INTERVAL_S = 0.02
+AT_EASE = Pace()
 
 
 def follow(pace: Pace, flushes: Iterable[float]) -> list[Pace]:
@@ -22,7 +24,7 @@ def follow(pace: Pace, flushes: Iterable[float]) -> list[Pace]:
     return paces
 
 
-def live(chats_take: float, *, flushes: int, pace: Pace = Pace()) -> list[Pace]:
+def live(chats_take: float, *, flushes: int, pace: Pace = AT_EASE) -> list[Pace]:
     """The paces while one flush of all the chats would take so many intervals."""
     paces = [pace]
     for _ in range(flushes):
@@ -59,7 +61,7 @@ def test_when_the_pressure_is_gone_the_chats_are_soon_in_each_flush_again() -> N
 def test_under_a_steady_load_the_spread_settles(chats_take: float, spread: int, load: float) -> None:
     paces = live(chats_take, flushes=400, pace=Pace(spread, load))
     assert len({pace.spread for pace in paces[200:]}) == 1
-    changes = [b.spread - a.spread for a, b in zip(paces, paces[1:], strict=False) if a.spread != b.spread]
+    changes = [b.spread - a.spread for a, b in pairwise(paces) if a.spread != b.spread]
     assert len(changes) <= 2 * LONGEST_SPREAD
 
 

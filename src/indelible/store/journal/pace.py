@@ -28,7 +28,7 @@ _SHORTEST_INTERVAL_S: Final = 0.02
 
 
 class Pace(NamedTuple):
-    """The chats are spread over so many flushes. `load`: how many intervals a flush takes with its delay, on average."""
+    """The chats are spread over so many flushes. `load` is how many intervals a flush takes on average."""
 
     spread: int = 1
     load: float = 0.0
