@@ -39,12 +39,12 @@ class Lane:
     def __init__(
         self,
         store: RowStore,
-        *,
-        clock: Clock,
-        metrics: Metrics,
         settle: Callable[[Sequence[JournalRow], Appended], None],
         refuse: Callable[[JournalRow, BadRows], None],
         on_trouble: Callable[[], None],
+        *,
+        clock: Clock,
+        metrics: Metrics,
     ) -> None:
         self._store = store
         self._clock = clock

@@ -2,8 +2,8 @@
 
 A row costs more than the tokens in it: a statement, a wake-up and a send per reader. With a row per chat in each flush
 text arrives evenly, and the flush itself sets the pace: the next one begins an interval after it ended. Only if flushes
-take very long, or the event loop runs late, are the chats spread over several flushes. Each then has fewer and longer
-rows, which cost less per token, and the commits stay short. A spread of 4 is the most, so that no chat waits long.
+take longer than that, or the event loop runs late, are the chats spread over several flushes. Each then has fewer and
+longer rows, which cost less per token, and commits stay short. A spread of 4 is the most, so that no chat waits long.
 
 The rule is a pure function of what was measured. It judges the mean of the last few flushes, so that one slow fsync
 changes nothing, and a spread is given up only if the chats would still fit in fewer flushes with a wide margin, so that
@@ -17,9 +17,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 LONGEST_SPREAD: Final = 4
-TOO_MUCH: Final = 2.0
+TOO_MUCH: Final = 1.0
 """Flushes that take this many intervals on average, their delay included, are spread further."""
-LITTLE: Final = 1.0
+LITTLE: Final = 0.5
 """If the chats in fewer flushes would take less than this, they are spread less."""
 _MOST: Final = 4.0
 """A flush counts as this many intervals at most: a single one that was stuck says little about the next."""

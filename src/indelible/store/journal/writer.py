@@ -15,12 +15,10 @@ meanwhile waits until that row is settled, so its rows are committed and publish
 An attempt may wait until its row is due before it reads from its provider again (`wait_for_row`). It then reads what
 has arrived, and the row is made at once: the attempt is woken once per row, and not once per token.
 
-A slow database slows the loop instead of filling the memory: above a limit, `publish` returns an awaitable on which the
-loop waits. A writer whose attempt is over refuses further parts with `LeaseLost`, unless it closed the attempt itself
-(R4).
-
-Every task that waits for a commit is woken whenever rows were committed or abandoned, and checks again. Every byte
-that was accepted is released once: when its row is committed, or when its writer ends.
+A slow database slows the loop instead of filling the memory: above a limit, `publish` returns an awaitable. A writer
+whose attempt is over refuses further parts with `LeaseLost`, unless it closed the attempt itself (R4). Every task that
+waits for a commit is woken whenever rows were committed or abandoned, and checks again. Every byte that was accepted is
+released once: when its row is committed, or when its writer ends.
 
 Must stay true (tests/store/test_journal.py, test_journal_lanes.py): published means committed; numbers have no gaps; a
 chat that fails fails alone; no task waits for a flush that will not come, and a cancelled caller leaves no writer half
@@ -34,6 +32,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from indelible.clock import Clock
@@ -48,6 +47,8 @@ from indelible.store.journal.pace import Pace, follow_load
 
 _log: Final = get_logger(__name__)
 _PART_OVERHEAD_BYTES: Final = 64
+_PATIENCE: Final = 5
+"""Urgent rows wait for so many turns of the event loop: if a reply came in one piece, its end follows and carries it."""
 
 
 class JournalWriter:
@@ -221,17 +222,7 @@ class Journal:
         self._full = asyncio.Event()
         self._has_stopped = False
         self._progress = asyncio.Event()  # set, and replaced, whenever rows were committed or abandoned
-
-        def make_lane() -> Lane:
-            return Lane(
-                store,
-                clock=clock,
-                metrics=metrics,
-                settle=self._settle,
-                refuse=self._refuse,
-                on_trouble=self._wake_readers,
-            )
-
+        make_lane = partial(Lane, store, self._settle, self._refuse, self._wake_readers, clock=clock, metrics=metrics)
         self._urgent_lane, self._regular_lane = make_lane(), make_lane()
 
     def open(self, chat_id: str, attempt_id: str, epoch: int, *, n: int = 0) -> JournalWriter:
@@ -335,10 +326,12 @@ class Journal:
     # --- flushing ---
 
     async def _flush_urgent(self) -> None:
-        """Write urgent rows at once. Those that come meanwhile go together afterwards."""
+        """Write urgent rows. Those that come meanwhile go together afterwards."""
         while True:
             await self._has_urgent.wait()
             self._has_urgent.clear()
+            for _ in range(_PATIENCE):
+                await asyncio.sleep(0)
             writers = list(self._urgent)
             rows, parts = self._prepare_rows(writers)
             for writer in writers:
