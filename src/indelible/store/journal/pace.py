@@ -21,7 +21,7 @@ TOO_MUCH: Final = 1.0
 """Flushes that take this many intervals on average, their delay included, are spread further."""
 LITTLE: Final = 0.5
 """If the chats in fewer flushes would take less than this, they are spread less."""
-_MOST: Final = 4.0
+_MOST: Final = 2.0
 """A flush counts as this many intervals at most: a single one that was stuck says little about the next."""
 _FLUSHES: Final = 8
 _SHORTEST_INTERVAL_S: Final = 0.02
