@@ -54,7 +54,7 @@ def test_under_pressure_the_chats_are_spread_step_by_step_and_not_beyond_the_lon
 
 def test_when_the_pressure_is_gone_the_chats_are_soon_in_each_flush_again() -> None:
     pressed = live(100.0, flushes=100)[-1]
-    assert live(0.4, flushes=30, pace=pressed)[-1].spread == 1
+    assert live(0.4, flushes=40, pace=pressed)[-1].spread == 1
 
 
 @given(st.floats(0, 50), st.integers(1, LONGEST_SPREAD), st.floats(0, 4))

@@ -48,7 +48,7 @@ from indelible.store.journal.pace import Pace, follow_load
 _log: Final = get_logger(__name__)
 _PART_OVERHEAD_BYTES: Final = 64
 _PATIENCE: Final = 5
-"""Urgent rows wait for so many turns of the event loop: the end of a reply in one piece comes within them, and has it."""
+"""So many turns of the event loop urgent rows wait. The end of a reply in one piece comes within them, and has it."""
 
 
 class JournalWriter:
