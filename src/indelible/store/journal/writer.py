@@ -13,7 +13,7 @@ that become urgent while it writes go together afterwards. An attempt has a row 
 meanwhile waits until that row is settled, so its rows are committed and published in order.
 
 An attempt may wait until its row is due before it reads from its provider again (`wait_for_row`). It then reads what
-has arrived, and the row is made at once: the attempt is woken once per row, and not once per token.
+has arrived, and the row is made: it is woken once per row, and not once per token. Under pressure it reads meanwhile.
 
 A slow database slows the loop instead of filling the memory: above a limit, `publish` returns an awaitable. A writer
 whose attempt is over refuses further parts with `LeaseLost`, unless it closed the attempt itself (R4). Every task that
@@ -222,7 +222,9 @@ class Journal:
         self._full = asyncio.Event()
         self._has_stopped = False
         self._progress = asyncio.Event()  # set, and replaced, whenever rows were committed or abandoned
-        make_lane = partial(Lane, store, self._settle, self._refuse, self._wake_readers, clock=clock, metrics=metrics)
+        make_lane = partial(
+            Lane, store, self._settle, self._refuse, self._wake_all_readers, clock=clock, metrics=metrics
+        )
         self._urgent_lane, self._regular_lane = make_lane(), make_lane()
 
     def open(self, chat_id: str, attempt_id: str, epoch: int, *, n: int = 0) -> JournalWriter:
@@ -264,7 +266,7 @@ class Journal:
         finally:
             self._has_stopped = True
             self._wake_waiters()
-            self._wake_readers()
+            self._wake_all_readers()
 
     @property
     def is_healthy(self) -> bool:
@@ -319,9 +321,8 @@ class Journal:
         made, self._progress = self._progress, asyncio.Event()
         made.set()
 
-    def _wake_readers(self) -> None:
-        for writer in self._writers.values():
-            writer.wake_reader()
+    def _wake_all_readers(self) -> None:
+        _wake_readers(self._writers.values())
 
     # --- flushing ---
 
@@ -334,8 +335,7 @@ class Journal:
                 await asyncio.sleep(0)
             writers = list(self._urgent)
             rows, parts = self._prepare_rows(writers)
-            for writer in writers:
-                writer.wake_reader()
+            _wake_readers(writers)
             if rows:
                 await self._urgent_lane.write(rows, parts=parts)
 
@@ -347,7 +347,7 @@ class Journal:
             await self._has_waiting.wait()
             late_s = await self._wait_until(due_s)
             began_s = self._clock.monotonic()
-            await self._flush(self._choose_writers(pace.spread))
+            await self._flush(self._choose_writers(pace.spread), reads_first=pace.spread == 1)
             ended_s = self._clock.monotonic()
             pace = follow_load(pace, took_s=ended_s - began_s, late_s=late_s, interval_s=self._interval_s)
             due_s = ended_s + self._interval_s
@@ -371,15 +371,17 @@ class Journal:
         count = max(self._rows_per_flush, -(-len(self._writers) // spread))
         return list(itertools.islice(self._waiting, count))
 
-    async def _flush(self, writers: Sequence[JournalWriter]) -> None:
-        woken = [writer.wake_reader() for writer in writers]
-        if any(woken):
+    async def _flush(self, writers: Sequence[JournalWriter], *, reads_first: bool) -> None:
+        """Write the rows of these. Their attempts read before that, or under pressure while the rows are written."""
+        if reads_first and _wake_readers(writers):
             await asyncio.sleep(0)  # what has arrived by now is read, and is in this row
         self._full.clear()
         self._new_bytes = 0
         rows, parts = self._prepare_rows(writers)
         if not self._waiting:
             self._has_waiting.clear()
+        if not reads_first:
+            _wake_readers(writers)
         if rows:
             await self._regular_lane.write(rows, parts=parts)
 
@@ -441,3 +443,8 @@ class Journal:
             self._on_committed(committed)
         except Exception:
             _log.exception("publishing %d committed rows failed; readers are delayed", len(committed))
+
+
+def _wake_readers(writers: Iterable[JournalWriter]) -> bool:
+    """Let their attempts read on; returns whether any was paused."""
+    return sum(writer.wake_reader() for writer in writers) > 0
