@@ -654,7 +654,7 @@ async def speak(journal: Journal, writers: Sequence[JournalWriter], word: str) -
 async def be_slow(store: WatchedStore, journal: Journal, writers: Sequence[JournalWriter]) -> None:
     """Flushes take so long, for so long, that the chats are spread over as many of them as they ever are."""
     store.takes_s = 0.1
-    for _ in range(50):
+    for _ in range(25):
         await speak(journal, writers, "word")
     store.groups.clear()
 
@@ -676,7 +676,7 @@ async def test_when_flushes_take_long_each_writes_those_that_waited_longest_unti
         assert [len(group) for group in chats] == [3, 3, 3, 3]
         assert [chat for group in chats for chat in group] == [writer.chat_id for writer in writers]
         store.takes_s = 0
-        for _ in range(50):
+        for _ in range(25):
             await speak(journal, writers, "word")
         store.groups.clear()
         await speak(journal, writers, "word")
@@ -727,6 +727,23 @@ async def test_an_attempt_reads_on_when_its_parts_are_in_a_row(store: WatchedSto
         store.gate.set()
         await asyncio.wait_for(waiting, DEADLINE_S)
         assert writer.wait_for_row() is None
+
+
+@pytest.mark.parametrize(("is_pressed", "row"), [(False, "one two"), (True, "one ")], ids=["at ease", "under pressure"])
+async def test_an_attempt_reads_before_its_row_is_made_and_under_pressure_while_it_is_written(
+    store: WatchedStore, engine: AsyncEngine, is_pressed: bool, row: str
+) -> None:
+    async with writing(store, engine, 2) as (journal, writers, _):
+        if is_pressed:
+            await be_slow(store, journal, writers)
+        store.gate.clear()
+        writers[0].publish(TextDelta("1", "one "))
+        waits = writers[0].wait_for_row()
+        assert waits is not None
+        await waits
+        writers[0].publish(TextDelta("1", "two"))
+        await store.watched.wait_until(lambda: len(store.groups) == 1)
+        assert decode_parts(store.groups[0][0].parts) == [TextDelta("1", row)]
 
 
 @pytest.mark.parametrize("how", ["cancelled", "ended"])
