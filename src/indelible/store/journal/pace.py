@@ -27,24 +27,24 @@ _FLUSHES: Final = 8
 _SHORTEST_INTERVAL_S: Final = 0.02
 
 
-class Pace(NamedTuple):
-    """The chats are spread over so many flushes. `load` is how many intervals a flush takes on average."""
+class Spread(NamedTuple):
+    """The chats are spread over so many flushes. `load` is how many intervals one of them takes on average."""
 
-    spread: int = 1
+    flushes: int = 1
     load: float = 0.0
 
 
-def follow_load(pace: Pace, *, took_s: float, late_s: float, interval_s: float) -> Pace:
-    """The pace after a flush that took so long and began so late, because the event loop had other things to do."""
-    intervals = (took_s + late_s) / max(interval_s, _SHORTEST_INTERVAL_S)
-    load = pace.load + (min(intervals, _MOST) - pace.load) / _FLUSHES
-    if load > TOO_MUCH and pace.spread < LONGEST_SPREAD:
-        return _spread(pace.spread + 1, pace.spread, load)
-    if pace.spread > 1 and _spread(pace.spread - 1, pace.spread, load).load < LITTLE:
-        return _spread(pace.spread - 1, pace.spread, load)
-    return Pace(pace.spread, load)
+def follow_load(spread: Spread, *, duration_s: float, late_s: float, interval_s: float) -> Spread:
+    """The spread after a flush that took so long and began so late, because the event loop had other things to do."""
+    intervals = (duration_s + late_s) / max(interval_s, _SHORTEST_INTERVAL_S)
+    load = spread.load + (min(intervals, _MOST) - spread.load) / _FLUSHES
+    if load > TOO_MUCH and spread.flushes < LONGEST_SPREAD:
+        return _change(spread.flushes + 1, spread.flushes, load)
+    if spread.flushes > 1 and _change(spread.flushes - 1, spread.flushes, load).load < LITTLE:
+        return _change(spread.flushes - 1, spread.flushes, load)
+    return Spread(spread.flushes, load)
 
 
-def _spread(new: int, old: int, load: float) -> Pace:
+def _change(new: int, old: int, load: float) -> Spread:
     """What a flush will probably take when it has more or fewer of the chats."""
-    return Pace(new, load * old / new)
+    return Spread(new, load * old / new)

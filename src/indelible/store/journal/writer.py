@@ -43,11 +43,11 @@ from indelible.logs import get_logger
 from indelible.metrics import NO_METRICS, Metrics
 from indelible.store.journal.append import Appended, BadRows, JournalRow, RunChange
 from indelible.store.journal.lane import Lane, RowStore
-from indelible.store.journal.pace import Pace, follow_load
+from indelible.store.journal.pace import Spread, follow_load
 
 _log: Final = get_logger(__name__)
 _PART_OVERHEAD_BYTES: Final = 64
-_PATIENCE: Final = 5
+_LOOP_TURNS: Final = 5
 """So many turns of the event loop urgent rows wait. The end of a reply in one piece comes within them, and has it."""
 
 
@@ -331,7 +331,7 @@ class Journal:
         while True:
             await self._has_urgent.wait()
             self._has_urgent.clear()
-            for _ in range(_PATIENCE):
+            for _ in range(_LOOP_TURNS):
                 await asyncio.sleep(0)
             writers = list(self._urgent)
             rows, parts = self._prepare_rows(writers)
@@ -341,15 +341,15 @@ class Journal:
 
     async def _flush_regularly(self) -> None:
         """Write the rows of all that wait, an interval after the last flush ended, or at once after an idle period."""
-        pace = Pace()
+        spread = Spread()
         due_s = self._clock.monotonic()
         while True:
             await self._has_waiting.wait()
             late_s = await self._wait_until(due_s)
             began_s = self._clock.monotonic()
-            await self._flush(self._choose_writers(pace.spread), reads_first=pace.spread == 1)
+            await self._flush(self._choose_writers(spread.flushes), reads_first=spread.flushes == 1)
             ended_s = self._clock.monotonic()
-            pace = follow_load(pace, took_s=ended_s - began_s, late_s=late_s, interval_s=self._interval_s)
+            spread = follow_load(spread, duration_s=ended_s - began_s, late_s=late_s, interval_s=self._interval_s)
             due_s = ended_s + self._interval_s
 
     async def _wait_until(self, due_s: float) -> float:
@@ -364,11 +364,11 @@ class Journal:
             timer.cancel()
         return max(self._clock.monotonic() - due_s, 0.0)
 
-    def _choose_writers(self, spread: int) -> list[JournalWriter]:
+    def _choose_writers(self, flushes: int) -> list[JournalWriter]:
         """The writers whose rows the next regular flush writes: all that wait, or those that have waited longest."""
-        if spread == 1 or self._new_bytes >= self._flush_bytes:
+        if flushes == 1 or self._new_bytes >= self._flush_bytes:
             return list(self._waiting)
-        count = max(self._rows_per_flush, -(-len(self._writers) // spread))
+        count = max(self._rows_per_flush, -(-len(self._writers) // flushes))
         return list(itertools.islice(self._waiting, count))
 
     async def _flush(self, writers: Sequence[JournalWriter], *, reads_first: bool) -> None:
@@ -406,7 +406,7 @@ class Journal:
 
     def _settle(self, rows: Sequence[JournalRow], appended: Appended) -> None:
         for row in rows:
-            writer = self._take_back(row)
+            writer = self._leave_lane(row)
             if writer is not None:
                 if row.attempt_id in appended.written:
                     writer.confirm_row(row)
@@ -419,13 +419,13 @@ class Journal:
             self._publish(committed)
 
     def _refuse(self, row: JournalRow, error: BadRows) -> None:
-        writer = self._take_back(row)
+        writer = self._leave_lane(row)
         if writer is not None:
             self._metrics.parts_lost(writer.accepted - writer.committed)
             writer.end(error)
         self._requeue(row.attempt_id)
 
-    def _take_back(self, row: JournalRow) -> JournalWriter | None:
+    def _leave_lane(self, row: JournalRow) -> JournalWriter | None:
         """The row left its lane. Returns its writer, unless that has ended meanwhile."""
         self._on_their_way.discard(row.attempt_id)
         writer = self._writers.get(row.attempt_id)
