@@ -25,8 +25,8 @@ from typing import Final, NamedTuple
 PACKAGE: Final = Path(__file__).parent.parent / "src" / "indelible"
 
 AT_MOST: Final[Mapping[str, float]] = {
-    "modules": 270,
-    "lines": 57_900,
+    "modules": 274,
+    "lines": 58_900,
     "lines of the largest module": 488,
     "modules under 40 lines": 34,
     "preamble, % of all lines": 13.9,
@@ -34,7 +34,7 @@ AT_MOST: Final[Mapping[str, float]] = {
     "modules in circles, with those for type checkers too": 2,
 }
 """Rounded a little: a mend of ten lines needs no new figures."""
-AT_LEAST: Final[Mapping[str, float]] = {"median of lines": 208}
+AT_LEAST: Final[Mapping[str, float]] = {"median of lines": 207}
 SLACK: Final = 0.03
 """So much better than its bound a figure may be before somebody has to write it down."""
 

@@ -20,7 +20,8 @@ from indelible.content import ToolResult, ToolStarted
 from indelible.machine.decide import decide
 from indelible.store.journal import append
 from indelible.store.journal.append import Appended, JournalRow
-from indelible.store.journal.writer import Journal, RowStore
+from indelible.store.journal.lane import RowStore
+from indelible.store.journal.writer import Journal
 from indelible.store.queries.open_turn import Held
 from indelible.tools.tool import ToolCallRecord
 from indelible.worker.chat_runner import ChatRunner

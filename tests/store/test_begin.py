@@ -310,7 +310,7 @@ async def test_a_chat_that_has_gone_on_for_long_is_not_even_looked_at(store: Sto
         await connection.execute(update(chats).where(chats.c.id == chat.id).values(seq=2000))
     with counting(engine) as count:
         await carry_out(chat, c.Send(), place)
-    assert not [statement for statement in count.statements if "response_id" in statement and "WITH RECURSIVE" in statement]
+    assert not [sent for sent in count.statements if "response_id" in sent and "WITH RECURSIVE" in sent]
     assert place.settled[0].work is None
 
 

@@ -53,10 +53,15 @@ NO_JSON = {"key": object()}
 
 
 class WatchedStore(Store):
-    """The real store; it counts transactions, and fails as often as it is told before it does its work."""
+    """The real store; it counts transactions, and fails as often as it is told before it does its work.
+
+    On `clock` a group takes `takes_s`.
+    """
 
     def __init__(self, engine: AsyncEngine) -> None:
         super().__init__(get_database(engine))
+        self.clock = ManualClock(skip_sleeps=True)
+        self.takes_s = 0.0
         self.groups: list[list[JournalRow]] = []
         self.failures: list[Exception] = []
         self.watched = Watched()
@@ -67,6 +72,8 @@ class WatchedStore(Store):
         self.groups.append(list(rows))
         self.watched.changed()
         await self.gate.wait()
+        if self.takes_s:
+            self.clock.advance(self.takes_s)
         if self.failures:
             raise self.failures.pop(0)
         return await super().append(rows)
@@ -159,14 +166,15 @@ async def test_an_idle_journal_flushes_at_once_and_a_busy_one_waits_for_its_inte
     flushing = Flushing(store, interval_s=0.02)
     async with flushing.running() as running:
         writer = open_writer(flushing, attempt)
-        writer.publish(TextDelta("1", "first"))
-        await running.drain(writer)
-        writer.publish(TextDelta("1", "second"))
+        for word in ("urgent", "at once"):
+            writer.publish(TextDelta("1", word))
+            await running.drain(writer)
+        writer.publish(TextDelta("1", "later"))
         await flushing.clock.wait_for_timer()
-        assert [row.n for row in flushing.told] == [1]
+        assert [row.n for row in flushing.told] == [1, 2]
         flushing.clock.advance(0.02)
         await running.drain(writer)
-    assert [row.n for row in flushing.told] == [1, 2]
+    assert [row.n for row in flushing.told] == [1, 2, 3]
 
 
 async def test_a_part_for_an_attempt_that_somebody_ended_is_refused_and_nothing_of_it_is_kept(
@@ -614,8 +622,7 @@ async def test_whoever_waits_for_room_hears_that_the_journal_has_stopped(engine:
 async def writing(store: WatchedStore, engine: AsyncEngine, chats: int, **limits: Any) -> AsyncIterator[Writers]:
     """Writers that are past their first row, and a flusher that runs."""
     names = [await start_attempt(store, engine, f"{number:02}") for number in range(chats)]
-    clock = limits.pop("clock", None) or ManualClock(skip_sleeps=True)
-    journal = Journal(store, clock=clock, on_committed=lambda rows: None, interval_s=0, **limits)
+    journal = Journal(store, clock=store.clock, on_committed=lambda rows: None, interval_s=0, **limits)
     writers = [journal.open(name.chat_id, name.id, name.epoch) for name in names]
     flusher = asyncio.create_task(journal.run())
     await speak(journal, writers, "first ")
@@ -642,35 +649,48 @@ async def speak(journal: Journal, writers: Sequence[JournalWriter], word: str) -
         await journal.drain(writer)
 
 
-async def test_with_many_chats_a_flush_writes_those_that_waited_longest_and_each_has_its_turn(
+async def be_slow(store: WatchedStore, journal: Journal, writers: Sequence[JournalWriter]) -> None:
+    """Flushes take so long, for so long, that the chats are spread over as many of them as they ever are."""
+    store.takes_s = 0.1
+    for _ in range(25):
+        await speak(journal, writers, "word")
+    store.groups.clear()
+
+
+async def test_while_flushes_keep_up_all_chats_are_in_each(store: WatchedStore, engine: AsyncEngine) -> None:
+    async with writing(store, engine, 12, rows_per_flush=2) as (journal, writers, _):
+        for _ in range(20):
+            await speak(journal, writers, "word")
+    assert [len(group) for group in store.groups] == [12] * 20
+
+
+async def test_when_flushes_take_long_each_writes_those_that_waited_longest_until_they_keep_up_again(
     store: WatchedStore, engine: AsyncEngine
 ) -> None:
     async with writing(store, engine, 12, rows_per_flush=2) as (journal, writers, _):
+        await be_slow(store, journal, writers)
         await speak(journal, writers, "word")
-    chats = [[row.chat_id for row in group] for group in store.groups]
-    assert [len(group) for group in chats] == [3, 3, 3, 3]
-    assert [chat for group in chats for chat in group] == [writer.chat_id for writer in writers]
-
-
-async def test_few_chats_are_all_in_one_flush_and_a_ledger_change_is_in_the_next_however_many_wait(
-    store: WatchedStore, engine: AsyncEngine
-) -> None:
-    async with writing(store, engine, 12, rows_per_flush=5) as (journal, writers, names):
-        await speak(journal, writers[:5], "word")
-        assert [len(group) for group in store.groups] == [5]
+        chats = [[row.chat_id for row in group] for group in store.groups]
+        assert [len(group) for group in chats] == [3, 3, 3, 3]
+        assert [chat for group in chats for chat in group] == [writer.chat_id for writer in writers]
+        store.takes_s = 0
+        for _ in range(25):
+            await speak(journal, writers, "word")
         store.groups.clear()
-        for writer in writers[:-1]:
-            writer.publish(TextDelta("1", "word "))
-        key = RunKey(names[-1].turn_id, 1, 0)
-        begun = RunStarted(
-            key=key, attempt_id=writers[-1].attempt_id, call_id="c", name="clock", arguments="{}", idempotency_key="k"
-        )
-        await writers[-1].record(begun, ToolStarted("c", "clock"))
-        assert store.groups[0][0].chat_id == writers[-1].chat_id
+        await speak(journal, writers, "word")
+        assert [len(group) for group in store.groups] == [12]
+
+
+async def test_few_chats_are_all_in_one_flush_however_long_it_takes(store: WatchedStore, engine: AsyncEngine) -> None:
+    async with writing(store, engine, 12, rows_per_flush=5) as (journal, writers, _):
+        await be_slow(store, journal, writers)
+        await speak(journal, writers[:5], "word")
+    assert [len(group) for group in store.groups] == [5]
 
 
 async def test_much_text_is_written_at_once_however_many_wait(store: WatchedStore, engine: AsyncEngine) -> None:
     async with writing(store, engine, 12, rows_per_flush=2, flush_bytes=10_000) as (journal, writers, _):
+        await be_slow(store, journal, writers)
         await speak(journal, writers, "x" * 1_000)
     assert [len(group) for group in store.groups] == [12]
 
@@ -707,6 +727,23 @@ async def test_an_attempt_reads_on_when_its_parts_are_in_a_row(store: WatchedSto
         assert writer.wait_for_row() is None
 
 
+@pytest.mark.parametrize(("is_pressed", "row"), [(False, "one two"), (True, "one ")], ids=["at ease", "under pressure"])
+async def test_an_attempt_reads_before_its_row_is_made_and_under_pressure_while_it_is_written(
+    store: WatchedStore, engine: AsyncEngine, is_pressed: bool, row: str
+) -> None:
+    async with writing(store, engine, 2) as (journal, writers, _):
+        if is_pressed:
+            await be_slow(store, journal, writers)
+        store.gate.clear()
+        writers[0].publish(TextDelta("1", "one "))
+        waits = writers[0].wait_for_row()
+        assert waits is not None
+        await waits
+        writers[0].publish(TextDelta("1", "two"))
+        await store.watched.wait_until(lambda: len(store.groups) == 1)
+        assert decode_parts(store.groups[0][0].parts) == [TextDelta("1", row)]
+
+
 @pytest.mark.parametrize("how", ["cancelled", "ended"])
 async def test_an_attempt_that_waits_for_its_row_can_be_stopped(
     store: WatchedStore, engine: AsyncEngine, how: str
@@ -734,17 +771,19 @@ async def test_no_attempt_waits_for_a_database_that_fails(
         store.failures = [StoreFailed("away")] * 3
         waits = journal.open(late.chat_id, late.id, late.epoch) if is_first else writer
         await hold_up(store, waits, other)
+        if is_first:
+            await store.watched.wait_until(lambda: len(store.groups) == 2)
+            waits.publish(TextDelta("1", "waiting, too"))
         waiting = await start_waiting(waits)
         store.gate.set()
         await asyncio.wait_for(waiting, DEADLINE_S)
 
 
 async def test_no_attempt_waits_for_a_database_that_hangs(store: WatchedStore, engine: AsyncEngine) -> None:
-    clock = ManualClock(skip_sleeps=True)
-    async with writing(store, engine, 2, clock=clock) as (journal, (writer, other), _):
+    async with writing(store, engine, 2) as (journal, (writer, other), _):
         await hold_up(store, writer, other)
         waiting = await start_waiting(writer)
-        clock.advance(1.0)
+        store.clock.advance(1.0)
         await asyncio.wait_for(waiting, DEADLINE_S)
         assert writer.wait_for_row() is None
         store.gate.set()

@@ -6,7 +6,7 @@ Whatever happens on the way, a reader sees one reply, the model gets a legal his
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from tests.support.app_harness import AppHarness, LongSleeps, WatchedStore, make_settings
@@ -20,6 +20,8 @@ from indelible.machine.commands import Command
 from indelible.models.protocol import Call
 from indelible.store.commands.change import CONTINUE
 from indelible.store.database.errors import DatabaseUnreachable
+from indelible.store.journal.append import Appended, JournalRow
+from indelible.store.store import Store
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
 
@@ -186,6 +188,33 @@ async def test_a_commit_whose_answer_was_lost_is_repeated_without_harm(harness: 
     async with deadline("the answer that is lost"):  # readers are told before it is
         await lost.wait()
     assert outline(await chat.messages()) == [("user", "Roll"), ("assistant", ""), ("tool", "4"), ("assistant", "Hi")]
+
+
+class CountingStore(WatchedStore):
+    """It keeps the rows that the journal writes."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.rows: list[JournalRow] = []
+
+    async def append(self, rows: Sequence[JournalRow]) -> Appended:
+        self.rows += rows
+        return await self._store.append(rows)
+
+
+async def test_a_reply_that_comes_in_one_piece_is_written_once_with_its_end(harness: AppHarness) -> None:
+    """Its first row is urgent, but would cost a commit of its own for nothing."""
+    store = CountingStore(harness.store)
+    gate = asyncio.Event()
+    await harness.start_worker(ScriptedModel([HI, gated(gate, "One")]), store=store)
+    chat = await harness.app.create_chat()
+    assert (await chat.send("Hello")).text == "Hi"
+    assert store.rows == []
+    waiting = asyncio.create_task(chat.send("And one that does not").wait())
+    await harness.wait_for_text(chat, "One")
+    assert [row.n for row in store.rows] == [1]
+    gate.set()
+    await waiting
 
 
 async def test_parameters_system_and_the_models_of_chat_and_message_reach_the_model(harness: AppHarness) -> None:
