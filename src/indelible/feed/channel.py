@@ -1,9 +1,10 @@
 """One chat with readers in this process: a channel passes new events on to all its readers.
 
-A channel has a position, which advances in two ways. If this process commits the next row, the channel passes that row
-on immediately (`Feed.publish`), without a query. The channel loads everything else from the store, once for all
-readers: after a hint that names this chat alone it loads at once (`refresh`), and after a poll of many chats it loads
-if the chat is ahead of it (`catch_up`). A superfluous call finds nothing new; the next poll makes up for a missing one.
+A channel has a position, which advances in two ways. If this process commits the next row, or receives it from the
+process that did (fanout.py), the channel passes that row on immediately (`Feed.publish`), without a query. The channel
+loads everything else from the store, once for all readers: after a hint that names this chat alone it loads at once
+(`refresh`), and after a poll of many chats it loads if the chat is ahead of it (`catch_up`). A superfluous call finds
+nothing new; the next poll makes up for a missing one.
 
 Rows that arrive while the channel loads are kept until it knows whether they follow its position. It keeps only a few,
 because it loads a row that it has dropped.
@@ -99,7 +100,7 @@ class Channel:
             self._load_soon()
 
     def receive(self, row: JournalRow) -> None:
-        """Pass on a row of this chat that was just committed here, if it connects."""
+        """Pass on a row of this chat that was just committed, here or elsewhere, if it connects."""
         if self.position is None or len(self._early) == _MAX_EARLY:
             self._is_behind = True
         elif self._is_loading:
