@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.client
 import os
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,20 +71,45 @@ def start_indelible(
     *options: str,
     beside: tuple[int, ...] = (),
     program: tuple[str, ...] = INDELIBLE,
+    redis_url: str = "",
 ) -> Iterator[Contender]:
     """`indelible serve`, as it comes, but for the model and titles (a title would be a second call of the model)."""
     command = [*program, "serve", "--port", "0", "--database", database, *options]
-    with _start(*command, environment=_make_environment(provider_port), directory=directory) as (pid, line):
+    environment = {**_make_environment(provider_port), "INDELIBLE_REDIS_URL": redis_url}
+    with _start(*command, environment=environment, directory=directory) as (pid, line):
         url = line[line.index("http://") :].split()[0].rstrip("/.")
         yield Contender(url, pid, is_indelible=True, beside=beside)
 
 
 @contextmanager
-def start_worker(provider_port: int, database: str, directory: Path) -> Iterator[int]:
+def start_worker(provider_port: int, database: str, directory: Path, *, redis_url: str = "") -> Iterator[int]:
     """`indelible worker`. Gives its process id."""
     command = [*INDELIBLE, "worker", "--database", database]
-    with _start(*command, environment=_make_environment(provider_port), directory=directory) as (pid, _):
+    environment = {**_make_environment(provider_port), "INDELIBLE_REDIS_URL": redis_url}
+    with _start(*command, environment=environment, directory=directory) as (pid, _):
         yield pid
+
+
+@contextmanager
+def start_redis() -> Iterator[tuple[str, int]]:
+    """Debian's `redis-server`, at a free port. Gives its URL and its process id."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = ("redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no")
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        while True:
+            with socket.socket() as tried:
+                if tried.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            if process.poll() is not None:
+                raise RuntimeError("redis-server did not start.")
+            time.sleep(0.01)
+        yield f"redis://127.0.0.1:{port}/0", process.pid
+    finally:
+        process.kill()
+        process.wait()
 
 
 def find_postmaster(address: str) -> int:

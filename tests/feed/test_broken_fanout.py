@@ -10,17 +10,20 @@ from typing import Final
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 from tests.feed.fanned_harness import FannedHarness, run_two
 from tests.feed.feed_harness import SeenEvents, StreamedChat
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import poll_until
 
 from indelible.content import Finish, TextDelta, encode
 from indelible.errors import Invalid
 from indelible.feed.events import START
-from indelible.feed.fanout import MAX_UNSENT_BYTES, find_password, open_redis
+from indelible.feed.fanout import MAX_UNSENT_BYTES, RENEW_INTERVAL_S, describe_failure, find_password, make_connection
 from indelible.machine.commands import FinishTurn, Send, UpdateChat
 from indelible.store.journal.append import JournalRow
 from indelible.store.payloads import ChatPatch
+from indelible.testing import ManualClock
 
 Change = Callable[[Sequence[JournalRow]], Sequence[JournalRow]]
 AWAY: Final = pytest.mark.may_log("WARNING indelible.feed.fanout: Redis can't be used")
@@ -155,7 +158,8 @@ async def test_redis_that_is_killed_and_started_again_costs_no_word(own_postgres
 async def test_redis_that_freezes_neither_holds_up_the_journal_nor_fills_the_memory(
     own_postgres: str, redis: RedisServer
 ) -> None:
-    async with run_two(own_postgres, redis.url) as (writing, reading):
+    clock = ManualClock()
+    async with run_two(own_postgres, redis.url, clock=clock) as (writing, reading):
         fanout = writing.fanout
         assert fanout is not None
         chat = await writing.create_streaming()
@@ -168,12 +172,12 @@ async def test_redis_that_freezes_neither_holds_up_the_journal_nor_fills_the_mem
                 await chat.write(f"{number}{large}")
                 wanted += f"{number}{large}"
                 assert fanout._unsent_bytes <= MAX_UNSENT_BYTES
+            while fanout.is_connected:
+                await clock.advance(RENEW_INTERVAL_S)
             await seen.wait_for_text(wanted)
-            await writing.wait_for_redis(is_connected=False)
             assert (fanout._unsent, fanout._in_flight) == ({}, {})
             redis.thaw()
-            await writing.wait_for_redis()
-            await writing.wait_for_interest(chat)
+            await poll_until(lambda: advance_until_connected(clock, writing, reading), what="Redis")
             await chat.write("thawed")
             await seen.wait_for_text(f"{wanted}thawed")
     assert writing.counted.unpublished > 0
@@ -227,6 +231,12 @@ async def test_messages_that_nobody_can_read_are_ignored(own_postgres: str, redi
     assert reading.counted.connected == [True, False]
 
 
+async def advance_until_connected(clock: ManualClock, *harnesses: FannedHarness) -> bool:
+    """Reconnecting waits for the clock."""
+    await clock.advance(0.1)
+    return all(harness.fanout is not None and harness.fanout.is_connected for harness in harnesses)
+
+
 async def check_that_rows_come(writing: FannedHarness, reading: FannedHarness) -> None:
     chat: StreamedChat = await writing.create_streaming()
     async with reading.read(chat) as seen:
@@ -243,7 +253,7 @@ async def check_that_rows_come(writing: FannedHarness, reading: FannedHarness) -
 )
 def test_a_url_that_cannot_be_one_is_refused_and_not_shown(url: str) -> None:
     with pytest.raises(Invalid, match="redis_url can't be read") as refused:
-        open_redis(url)
+        make_connection(url)
     assert url not in str(refused.value)
 
 
@@ -258,3 +268,10 @@ def test_a_url_that_cannot_be_one_is_refused_and_not_shown(url: str) -> None:
 )
 def test_the_password_in_a_url_is_found(url: str, password: str | None) -> None:
     assert find_password(url) == password
+
+
+def test_a_failure_is_told_without_what_was_sent() -> None:
+    """Redis quotes a command that it does not know; ours hold what was said."""
+    quoting = ResponseError("unknown command 'PUBLISH', with args beginning with: 'inbox' 'It is raining'")
+    told = describe_failure(BaseExceptionGroup("tasks", [quoting]))
+    assert told == "ResponseError: unknown command 'PUBLISH'"

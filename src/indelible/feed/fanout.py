@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager
 from itertools import chain
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -44,12 +45,12 @@ EXPIRES_S: Final = 7.0
 
 _VERSION: Final = 1
 _MAX_ANNOUNCED: Final = 1_000
-_MAX_SILENT_TICKS: Final = 3
-_ANSWER_TIMEOUT_S: Final = 2.0
+_MAX_SILENT_TICKS: Final = 2
 _CONNECT_TIMEOUT_S: Final = 5.0
 _FIRST_DELAY_S: Final = 0.1
 _LONGEST_DELAY_S: Final = 5.0
 _ROW_OVERHEAD_BYTES: Final = 128
+_EXAMPLES: Final = "Give redis://:password@host:6379/0, or rediss:// for TLS."
 _log: Final = logging.getLogger(__name__)
 
 
@@ -94,7 +95,7 @@ class Fanout:
         metrics: Metrics = NO_METRICS,
     ) -> None:
         self._url = url
-        prefix = f"indelible:{_VERSION}:{_find_number(open_redis(url))}"
+        prefix = f"indelible:{_VERSION}:{make_connection(url).db}"  # channels have no number of their own
         self.inbox = f"{prefix}:rows:{new_id('process')}"
         self.announcements = f"{prefix}:readers"
         self._clock = clock
@@ -162,17 +163,16 @@ class Fanout:
             await self._backoff.wait()
 
     async def _serve_one_connection(self) -> None:
-        client = open_redis(self._url)
-        try:
-            async with client.pubsub(ignore_subscribe_messages=True) as subscription:
-                await subscription.subscribe(self.inbox, *([self.announcements] if self._is_worker else []))
+        channels = (self.inbox, self.announcements) if self._is_worker else (self.inbox,)
+        async with connect(self._url) as receiving, connect(self._url) as sending:
+            await receiving.send_command("SUBSCRIBE", *channels)
+            try:
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._receive(subscription), name="rows of other processes")
+                    tasks.create_task(self._receive(receiving), name="rows of other processes")
                     tasks.create_task(self._renew(), name="announced chats")
-                    tasks.create_task(self._send(client), name="rows for other processes")
-        finally:
-            self._disconnect()
-            await client.aclose()
+                    tasks.create_task(self._send(sending), name="rows for other processes")
+            finally:
+                self._disconnect()
 
     def _disconnect(self) -> None:
         """What may not have arrived is hinted: it would otherwise wait for the next poll of its readers."""
@@ -211,24 +211,22 @@ class Fanout:
         watched = set(self._watched())
         self._last = {chat_id: last for chat_id, last in self._last.items() if chat_id in watched}
 
-    async def _send(self, client: Any) -> None:
+    async def _send(self, connection: Any) -> None:
         """Whatever has come together while the last messages were under way goes at once."""
         while True:
             await self._woken.wait()
             self._woken.clear()
             rows, self._unsent, self._unsent_bytes = self._unsent, {}, 0
             self._in_flight = rows
-            pipeline = client.pipeline(transaction=False)
-            for inbox, waiting in rows.items():
-                pipeline.publish(inbox, _encode([row[:5] for row in waiting]))
-            for message in self._make_announcements():
-                pipeline.publish(self.announcements, message)
+            messages = [(inbox, _encode([row[:5] for row in waiting])) for inbox, waiting in rows.items()]
+            messages += [(self.announcements, announcement) for announcement in self._make_announcements()]
             if self._is_renewing:
                 self._is_renewing = False
-                pipeline.publish(self.inbox, _encode([]))
-            answers = await pipeline.execute(raise_on_error=False)  # its own errors would quote the rows
-            self._in_flight = {}
-            self._settle(rows, answers)
+                messages.append((self.inbox, _encode([])))
+            packed = connection.pack_commands([("PUBLISH", *message) for message in messages])
+            await connection.send_packed_command(packed, check_health=False)
+            for inbox, _ in messages:
+                self._settle(inbox, await connection.read_response())
 
     def _make_announcements(self) -> list[bytes]:
         chat_ids = list(self._watched() if self._is_renewing else self._new)
@@ -236,17 +234,14 @@ class Fanout:
         pieces = (chat_ids[start : start + _MAX_ANNOUNCED] for start in range(0, len(chat_ids), _MAX_ANNOUNCED))
         return [_encode(Announcement(self.inbox, piece)) for piece in pieces]
 
-    def _settle(self, rows: dict[str, list[JournalRow]], answers: Sequence[Any]) -> None:
-        """Each answer is how many received the message."""
-        error = next((answer for answer in answers if isinstance(answer, Exception)), None)
-        for (inbox, sent), received in zip(rows.items(), answers, strict=False):
-            if received and error is None:
-                self._metrics.rows_published(len(sent))
-            else:
-                self._forget_inbox(inbox)
-                self._hint(sent)
-        if error is not None:
-            raise error
+    def _settle(self, inbox: str, received: int) -> None:
+        """The answer of Redis: how many received the message."""
+        rows = self._in_flight.pop(inbox, [])
+        if rows and received:
+            self._metrics.rows_published(len(rows))
+        elif rows:
+            self._forget_inbox(inbox)
+            self._hint(rows)
 
     def _forget_inbox(self, inbox: str) -> None:
         """Nobody is there any more, or not yet again."""
@@ -257,14 +252,17 @@ class Fanout:
 
     # --- receiving ---
 
-    async def _receive(self, subscription: Any) -> None:
+    async def _receive(self, connection: Any) -> None:
         inbox = self.inbox.encode()
-        async for message in subscription.listen():
+        while True:
+            kind, channel, content = await connection.read_response()
+            if kind != b"message":
+                continue  # the subscription itself is confirmed
             try:
-                if message["channel"] == inbox:
-                    self._take_rows(_read_rows(message["data"]))
+                if channel == inbox:
+                    self._take_rows(_read_rows(content))
                 else:
-                    self._note_readers(_read_announcement(message["data"]))
+                    self._note_readers(_read_announcement(content))
             except msgspec.MsgspecError as error:
                 _log.info("a message of another process is ignored: %s", error)
 
@@ -298,42 +296,39 @@ class Fanout:
             self._inboxes.setdefault(chat_id, {})[announcement.inbox] = until_s
 
 
-def open_redis(url: str) -> Any:
-    """A client that connects when it is first used. Raises `Invalid` if the URL, or what it needs, is wrong."""
+@asynccontextmanager
+async def connect(url: str) -> AsyncIterator[Any]:
+    """A connection of the client library, without its pool: through that, a message costs twice as much."""
+    connection = make_connection(url)
     try:
-        from redis.asyncio import Redis  # noqa: PLC0415  (it comes with the extra `redis`)
+        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+            await connection.connect()
+        yield connection
+    finally:
+        await connection.disconnect(nowait=True)
+
+
+def make_connection(url: str) -> Any:
+    """A connection that is not open yet. Raises `Invalid` if the URL, or what it needs, is wrong."""
+    try:
+        from redis.asyncio import ConnectionPool  # noqa: PLC0415  (it comes with the extra `redis`)
     except ImportError as error:
         raise Invalid("redis_url needs a client: install indelible[redis].") from error
     try:
-        client = Redis.from_url(
-            url,
-            protocol=2,  # every server speaks it
-            socket_timeout=_ANSWER_TIMEOUT_S,
-            socket_connect_timeout=_CONNECT_TIMEOUT_S,
-            client_name="indelible",
-        )
-        client.connection_pool.make_connection()  # type: ignore[no-untyped-call]  # it refuses unknown options
+        pool = ConnectionPool.from_url(url, protocol=2, client_name="indelible")  # every server speaks version 2
+        return pool.make_connection()  # type: ignore[no-untyped-call]
     except (ValueError, TypeError) as error:
-        raise Invalid(f"redis_url can't be read. {EXAMPLES}") from error
-    return client
-
-
-EXAMPLES: Final = "Give redis://:password@host:6379/0, or rediss:// for TLS."
+        raise Invalid(f"redis_url can't be read. {_EXAMPLES}") from error
 
 
 def find_password(url: str) -> str | None:
     """The password in this URL, which no log and no record may hold."""
-    return urlsplit(url).password and unquote(urlsplit(url).password or "")
-
-
-def _find_number(client: Any) -> int:
-    """The number of the database in the URL. Channels have none, so it is part of their names."""
-    number: int = client.connection_pool.connection_kwargs.get("db") or 0
-    return number
+    password = urlsplit(url).password
+    return None if password is None else unquote(password)
 
 
 def describe_failure(error: BaseException) -> str:
-    """What went wrong, and not the group of the tasks that it ended."""
+    """What went wrong, without the group of the tasks that it ended, and without the command that a server quotes."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {str(error).partition(', with args')[0]}".removesuffix(": ")
