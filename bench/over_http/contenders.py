@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import http.client
 import os
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,28 +86,6 @@ def start_worker(provider_port: int, database: str, directory: Path, *, redis_ur
     environment = {**_make_environment(provider_port), "INDELIBLE_REDIS_URL": redis_url}
     with _start(*command, environment=environment, directory=directory) as (pid, _):
         yield pid
-
-
-@contextmanager
-def start_redis() -> Iterator[tuple[str, int]]:
-    """Debian's `redis-server`, at a free port. Gives its URL and its process id."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = ("redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no")
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    try:
-        while True:
-            with socket.socket() as tried:
-                if tried.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            if process.poll() is not None:
-                raise RuntimeError("redis-server did not start.")
-            time.sleep(0.01)
-        yield f"redis://127.0.0.1:{port}/0", process.pid
-    finally:
-        process.kill()
-        process.wait()
 
 
 def find_postmaster(address: str) -> int:

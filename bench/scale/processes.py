@@ -26,11 +26,11 @@ from bench.over_http.contenders import (
     find_postmaster,
     start_indelible,
     start_provider,
-    start_redis,
     start_worker,
 )
 from bench.over_http.measure import run_load
 from indelible.notify import CHANNEL
+from indelible.prove.redis import RedisServer
 
 CHATS: Final = 100
 _TOKENS: Final = 250 if IS_FULL else 150
@@ -97,7 +97,8 @@ async def run_topology(topology: Topology, address: str, place: Path) -> Run:
     async with AsyncExitStack() as stack:
         port = stack.enter_context(start_provider(_TOKENS, _RATE))
         options = () if topology.is_mixed else ("--no-worker",)
-        url, redis = stack.enter_context(start_redis()) if topology.has_redis else ("", None)
+        redis = await stack.enter_async_context(RedisServer().running()) if topology.has_redis else None
+        url = "" if redis is None else redis.url
         pids = [stack.enter_context(start_worker(port, address, place, redis_url=url)) for _ in range(topology.working)]
         servers = [
             stack.enter_context(start_indelible(port, address, place, *options, redis_url=url))
@@ -117,11 +118,11 @@ async def run_topology(topology: Topology, address: str, place: Path) -> Run:
         before, cpu_s = await _count(watching), [count_cpu_s(pid) for pid in pids]
         postmaster = find_postmaster(address)
         database_cpu_s, notifications = count_cpu_s(postmaster), 0
-        redis_cpu_s = 0.0 if redis is None else count_cpu_s(redis)
+        redis_cpu_s = 0.0 if redis is None else count_cpu_s(redis.pid)
         loads = await asyncio.gather(*(_load(server, CHATS // len(servers)) for server in servers))
         cpu_s = [count_cpu_s(pid) - was_s for pid, was_s in zip(pids, cpu_s, strict=True)]
         database_cpu_s = count_cpu_s(postmaster) - database_cpu_s
-        redis_cpu_s = 0.0 if redis is None else count_cpu_s(redis) - redis_cpu_s
+        redis_cpu_s = 0.0 if redis is None else count_cpu_s(redis.pid) - redis_cpu_s
         connections = await watching.fetchval(_COUNT_CONNECTIONS)
         sent = notifications
         after = await _count(watching)

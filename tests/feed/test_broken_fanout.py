@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,6 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 from tests.feed.fanned_harness import FannedHarness, run_two
 from tests.feed.feed_harness import SeenEvents, StreamedChat
-from tests.support.redis_server import RedisServer
 from tests.support.waiting import poll_until
 
 from indelible.content import Finish, TextDelta, encode
@@ -21,6 +21,7 @@ from indelible.errors import Invalid
 from indelible.feed.events import START
 from indelible.feed.fanout import MAX_UNSENT_BYTES, RENEW_INTERVAL_S, describe_failure, find_password, make_connection
 from indelible.machine.commands import FinishTurn, Send, UpdateChat
+from indelible.prove.redis import RedisServer
 from indelible.store.journal.append import JournalRow
 from indelible.store.payloads import ChatPatch
 from indelible.testing import ManualClock
@@ -28,6 +29,8 @@ from indelible.testing import ManualClock
 Change = Callable[[Sequence[JournalRow]], Sequence[JournalRow]]
 AWAY: Final = pytest.mark.may_log("WARNING indelible.feed.fanout: Redis can't be used")
 ROWS: Final = 40
+PAGE: Final = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+RIGHTS: Final = PAGE.partition("With ACLs, a user needs `")[2].partition("`")[0].split()
 
 
 @pytest.fixture
@@ -166,7 +169,7 @@ async def test_redis_that_freezes_neither_holds_up_the_journal_nor_fills_the_mem
         async with reading.read(chat) as seen:
             await seen.catch_up()
             await writing.wait_for_interest(chat)
-            redis.freeze()
+            redis.send(signal.SIGSTOP)
             large, wanted = "x" * 50_000, ""
             for number in range(50):  # more than the buffer holds, and what the kernel takes
                 await chat.write(f"{number}{large}")
@@ -176,7 +179,7 @@ async def test_redis_that_freezes_neither_holds_up_the_journal_nor_fills_the_mem
                 await clock.advance(RENEW_INTERVAL_S)
             await seen.wait_for_text(wanted)
             assert (fanout._unsent, fanout._in_flight) == ({}, {})
-            redis.thaw()
+            redis.send(signal.SIGCONT)
             await poll_until(lambda: advance_until_connected(clock, writing, reading), what="Redis")
             await chat.write("thawed")
             await seen.wait_for_text(f"{wanted}thawed")
@@ -197,9 +200,18 @@ async def test_a_wrong_password_is_reported_without_it_and_readers_use_the_datab
     assert "the-wrong-one" not in caplog.text
 
 
-async def test_the_password_is_the_one_in_the_url(own_postgres: str) -> None:
-    redis = RedisServer("--requirepass", "the-right-one")
-    url = f"redis://:the-right-one@127.0.0.1:{redis.port}/0"
+@pytest.mark.parametrize(
+    ("options", "login"),
+    [
+        pytest.param(("--requirepass", "the-right-one"), ":the-right-one", id="password"),
+        pytest.param(("--user", "ada", "on", ">secret", "-@all", *RIGHTS), "ada:secret", id="acl"),
+    ],
+)
+async def test_the_login_in_the_url_is_enough_with_the_rights_that_the_docs_name(
+    own_postgres: str, options: tuple[str, ...], login: str
+) -> None:
+    redis = RedisServer(*options)
+    url = f"redis://{login}@127.0.0.1:{redis.port}/0"
     async with redis.running(), run_two(own_postgres, url) as (writing, reading):
         await check_that_rows_come(writing, reading)
 
@@ -213,7 +225,7 @@ async def test_rows_go_through_tls(own_postgres: str, tmp_path: Path) -> None:
     )
     assert await made.wait() == 0
     files = ("--tls-cert-file", str(certificate), "--tls-key-file", str(key), "--tls-ca-cert-file", str(certificate))
-    async with RedisServer(tls_options=(*files, "--tls-auth-clients", "no")).running() as redis:
+    async with RedisServer(*files, "--tls-auth-clients", "no", has_tls=True).running() as redis:
         url = f"rediss://127.0.0.1:{redis.port}/0?ssl_ca_certs={certificate}"
         async with run_two(own_postgres, url) as (writing, reading):
             await check_that_rows_come(writing, reading)

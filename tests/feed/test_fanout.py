@@ -8,12 +8,12 @@ import pytest
 from tests.feed.fanned_harness import FannedHarness, run_two
 from tests.store.statements import counted
 from tests.support.engine import get_database
-from tests.support.redis_server import RedisServer
 
 from indelible.content import Finish
 from indelible.feed.events import START
 from indelible.feed.fanout import EXPIRES_S, MAX_ROW_BYTES, RENEW_INTERVAL_S
 from indelible.machine.commands import FinishTurn
+from indelible.prove.redis import RedisServer
 from indelible.testing import ManualClock
 
 

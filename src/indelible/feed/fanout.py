@@ -260,13 +260,13 @@ class Fanout:
                 continue  # the subscription itself is confirmed
             try:
                 if channel == inbox:
-                    self._take_rows(_read_rows(content))
+                    self._receive_rows(_read_rows(content))
                 else:
                     self._note_readers(_read_announcement(content))
             except msgspec.MsgspecError as error:
                 _log.info("a message of another process is ignored: %s", error)
 
-    def _take_rows(self, messages: Sequence[RowMessage]) -> None:
+    def _receive_rows(self, messages: Sequence[RowMessage]) -> None:
         self._silent_ticks = 0
         if not self._is_connected:
             self._is_connected = True
