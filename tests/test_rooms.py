@@ -25,8 +25,8 @@ from typing import Final, NamedTuple
 PACKAGE: Final = Path(__file__).parent.parent / "src" / "indelible"
 
 AT_MOST: Final[Mapping[str, float]] = {
-    "modules": 264,
-    "lines": 56_400,
+    "modules": 266,
+    "lines": 56_950,
     "lines of the largest module": 488,
     "modules under 40 lines": 34,
     "preamble, % of all lines": 13.9,

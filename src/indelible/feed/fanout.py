@@ -313,9 +313,10 @@ def make_connection(url: str) -> Any:
     try:
         from redis.asyncio import ConnectionPool  # noqa: PLC0415  (it comes with the extra `redis`)
     except ImportError as error:
-        raise Invalid("redis_url needs a client: install indelible[redis].") from error
+        raise Invalid("redis_url needs a client: pip install 'indelible[redis]'.") from error
     try:
-        pool = ConnectionPool.from_url(url, protocol=2, client_name="indelible")  # every server speaks version 2
+        # Every server speaks version 2. A limit for each read and write costs as much as the message: see `_renew`.
+        pool = ConnectionPool.from_url(url, protocol=2, client_name="indelible", socket_timeout=None)
         return pool.make_connection()  # type: ignore[no-untyped-call]
     except (ValueError, TypeError) as error:
         raise Invalid(f"redis_url can't be read. {_EXAMPLES}") from error
