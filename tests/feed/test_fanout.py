@@ -8,10 +8,12 @@ import pytest
 from tests.feed.fanned_harness import FannedHarness, run_two
 from tests.store.statements import counted
 from tests.support.engine import get_database
+from tests.support.waiting import poll_until
 
+from indelible.clock import SystemClock
 from indelible.content import Finish
 from indelible.feed.events import START
-from indelible.feed.fanout import EXPIRES_S, MAX_ROW_BYTES, RENEW_INTERVAL_S
+from indelible.feed.fanout import EXPIRES_S, MAX_ROW_BYTES, RENEW_INTERVAL_S, Fanout
 from indelible.machine.commands import FinishTurn
 from indelible.prove.redis import RedisServer
 from indelible.testing import ManualClock
@@ -188,3 +190,25 @@ async def test_an_announced_chat_is_announced_again_and_forgotten_when_nobody_re
         await chat.write("to nobody")
     assert writing.counted.published == 1
     assert writing.counted.connected == [True, False]
+
+
+async def test_chats_that_are_opened_while_redis_is_away_are_announced_later_and_fill_no_memory(
+    own_postgres: str, redis: RedisServer
+) -> None:
+    opened = [f"chat_{number}" for number in range(5_000)]
+    async with run_two(own_postgres, redis.url) as (writing, _):
+        assert writing.fanout is not None
+        late = Fanout(
+            redis.url,
+            clock=SystemClock(),
+            on_rows=lambda _: None,
+            on_unsent=lambda _: None,
+            watched=lambda: opened,
+        )
+        for chat_id in opened:
+            late.announce(chat_id)
+        assert len(late._new) < len(opened)
+        task = writing.start_service(late.run())
+        known = writing.fanout._inboxes
+        await poll_until(lambda: len(known) == len(opened), what="all announcements")
+        task.cancel()

@@ -146,7 +146,10 @@ class Fanout:
 
     def announce(self, chat_id: str) -> None:
         """Ask for the rows of this chat, which has a reader here now, for as long as `watched` names it."""
-        self._new[chat_id] = None
+        if len(self._new) < _MAX_ANNOUNCED:  # beyond that, all watched chats are announced together
+            self._new[chat_id] = None
+        else:
+            self._is_renewing = True
         self._woken.set()
 
     async def run(self) -> None:
