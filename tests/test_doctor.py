@@ -23,6 +23,7 @@ from tests.support.waiting import DEADLINE_S, poll_until
 from indelible.cli import doctor_checks
 from indelible.cli.doctor_checks import Finding, examine
 from indelible.cli.options import list_unknown_variables
+from indelible.prove.redis import RedisServer
 from indelible.settings import load_settings
 from indelible.store.database.migrate import migrate
 
@@ -200,6 +201,27 @@ async def test_a_server_that_is_away_is_reported_without_its_password() -> None:
 
     assert found.status == "failed"
     assert CANARY not in found.message
+
+
+async def test_redis_is_tried_and_no_password_is_shown(own_postgres: str) -> None:
+    redis = RedisServer("--requirepass", CANARY)
+
+    async def check(url: str, database: str = own_postgres) -> Finding:
+        found = find(await examine(load_settings(database=database, redis_url=url, port=0)), "redis")
+        assert CANARY not in found.message
+        return found
+
+    async with redis.running():
+        right = await check(f"redis://:{CANARY}@127.0.0.1:{redis.port}/0")
+        assert (right.status, right.message) == ("ok", "It can be used.")
+        wrong = await check(f"redis://:{CANARY}-wrong@127.0.0.1:{redis.port}/0")
+        assert (wrong.status, "AuthenticationError" in wrong.message) == ("warning", True)
+        alone = await check(redis.url, "chats.db")
+        assert (alone.status, alone.message) == ("warning", "redis_url has no effect: a SQLite file has one process.")
+    away = await check(f"redis://:{CANARY}@127.0.0.1:{redis.port}/0")
+    assert (away.status, "ConnectionError" in away.message) == ("warning", True)
+    unreadable = await check(f"{CANARY}://127.0.0.1")
+    assert (unreadable.status, "redis_url can't be read" in unreadable.message) == ("failed", True)
 
 
 def test_the_command_prints_findings_and_its_status_says_whether_one_failed() -> None:

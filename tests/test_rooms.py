@@ -25,8 +25,8 @@ from typing import Final, NamedTuple
 PACKAGE: Final = Path(__file__).parent.parent / "src" / "indelible"
 
 AT_MOST: Final[Mapping[str, float]] = {
-    "modules": 274,
-    "lines": 58_900,
+    "modules": 276,
+    "lines": 59_700,
     "lines of the largest module": 488,
     "modules under 40 lines": 34,
     "preamble, % of all lines": 13.9,

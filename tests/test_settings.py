@@ -30,6 +30,7 @@ WITHOUT_UNIT = {
     "access_log",
     "model",
     "database",
+    "redis_url",
     "host",
     "port",
     "token",

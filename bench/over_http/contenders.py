@@ -69,19 +69,22 @@ def start_indelible(
     *options: str,
     beside: tuple[int, ...] = (),
     program: tuple[str, ...] = INDELIBLE,
+    redis_url: str = "",
 ) -> Iterator[Contender]:
     """`indelible serve`, as it comes, but for the model and titles (a title would be a second call of the model)."""
     command = [*program, "serve", "--port", "0", "--database", database, *options]
-    with _start(*command, environment=_make_environment(provider_port), directory=directory) as (pid, line):
+    environment = {**_make_environment(provider_port), "INDELIBLE_REDIS_URL": redis_url}
+    with _start(*command, environment=environment, directory=directory) as (pid, line):
         url = line[line.index("http://") :].split()[0].rstrip("/.")
         yield Contender(url, pid, is_indelible=True, beside=beside)
 
 
 @contextmanager
-def start_worker(provider_port: int, database: str, directory: Path) -> Iterator[int]:
+def start_worker(provider_port: int, database: str, directory: Path, *, redis_url: str = "") -> Iterator[int]:
     """`indelible worker`. Gives its process id."""
     command = [*INDELIBLE, "worker", "--database", database]
-    with _start(*command, environment=_make_environment(provider_port), directory=directory) as (pid, _):
+    environment = {**_make_environment(provider_port), "INDELIBLE_REDIS_URL": redis_url}
+    with _start(*command, environment=environment, directory=directory) as (pid, _):
         yield pid
 
 

@@ -39,8 +39,17 @@ async def measure() -> None:
 
 def _tabulate(runs: list[Run]) -> Table:
     table = Table("", title=f"Processes on one PostgreSQL, {CHATS} chats at 50 tokens/s")
-    columns = ("tokens/s", "CPU of each process, µs/token", "all", "PostgreSQL's, µs/token", "commits/s", "rows/s")
-    for column in (*columns, "WAL kB/s", "notifications/s", "connections", "first p50 ms", "gap p99 ms"):
+    columns = ("tokens/s", "CPU of each process, µs/token", "all", "PostgreSQL's, µs/token", "Redis's")
+    for column in (
+        *columns,
+        "commits/s",
+        "rows/s",
+        "WAL kB/s",
+        "notifications/s",
+        "connections",
+        "first p50 ms",
+        "gap p99 ms",
+    ):
         table.add_column(column, justify="right")
     for run in runs:
         each_us = [cpu_s / run.words * 1e6 for cpu_s in run.cpu_s]
@@ -50,6 +59,7 @@ def _tabulate(runs: list[Run]) -> Table:
             " + ".join(f"{cpu_us:.0f}" for cpu_us in each_us),
             f"{sum(each_us):.0f}",
             f"{run.database_cpu_s / run.words * 1e6:.0f}",
+            f"{run.redis_cpu_s / run.words * 1e6:.0f}",
             f"{run.commits / run.wall_s:,.0f}",
             f"{run.rows / run.wall_s:,.0f}",
             f"{run.wal_bytes / run.wall_s / 1e3:,.0f}",

@@ -8,7 +8,8 @@ workers to servers is the fan-out:
   notify   PostgreSQL's LISTEN/NOTIFY. Each worker sends at most 20 notifications per second, and every process receives
            all of them. A server asks for the positions of the chats in it, and with two more statements for the new
            rows of each (docs/feed.md). So reads grow with the chats, and received notifications with the square.
-  bus      NATS or Redis, one subject per chat, and the message carries the row itself. The database is not asked.
+  bus      Redis (feed/fanout.py): a message carries the rows, and the database is not asked for them. Notifications are
+           left for the events of a turn, so they still grow with the square of the processes, later.
 
 A flush is one commit for all chats of a worker, every 20 ms. One row per chat and flush, or with the adaptive flush
 (store/journal/writer.py) at most 32 rows, or a quarter of the chats if that is more.
@@ -17,7 +18,7 @@ A flush is one commit for all chats of a worker, every 20 ms. One row per chat a
 and knows nothing of the others: a cell.
 
 Must stay true (tests/bench/test_scale_model.py): more chats never need less; a cell costs what its part of the load
-would cost alone; the adaptive flush never writes more, and the bus never asks the database.
+would cost alone; the adaptive flush never writes more, and with the bus no row is read back.
 
 Most costs come from `python -m bench http`, `layers` and `scale` (docs/performance.md). picture.py draws the results.
 """
@@ -34,6 +35,7 @@ FLUSH_INTERVAL_S: Final = 0.02
 ROWS_PER_FLUSH: Final = 32
 LONGEST_TURN: Final = 4
 HINTS_PER_S: Final = 20.0
+HINTS_PER_TURN: Final = 4
 STATEMENTS_PER_READ: Final = 2
 CONNECTIONS_PER_PROCESS: Final = 14  # 10 for commands, 3 urgent ones, 1 that listens
 
@@ -204,10 +206,10 @@ def _compute_cell(load: Load, design: Design, costs: Costs, capacity: Capacity) 
     workers, servers, server_cpu_s = _count_processes(load, design, costs, capacity)
     rows_per_s = workers * count_rows_per_s(load.chats / workers, load, is_adaptive=design.is_flush_adaptive)
     commits_per_s = min(workers / FLUSH_INTERVAL_S, rows_per_s) + load.turns_per_s * costs.turn_commits
-    is_notifying = design.fan_out == "notify" and servers > 0
-    notifications_per_s = min(workers * HINTS_PER_S, rows_per_s) if is_notifying else 0.0
+    notifications_per_s = _count_notifications(load, design, workers, rows_per_s) if servers else 0.0
     deliveries_per_s = notifications_per_s * (workers + servers)
-    reads_per_s = _count_chat_reads(load, rows_per_s) + notifications_per_s * servers if is_notifying else 0.0
+    is_reading = design.fan_out == "notify" and servers > 0
+    reads_per_s = _count_chat_reads(load, rows_per_s) + notifications_per_s * servers if is_reading else 0.0
     row_s = costs.database_row_s * (costs.partition_factor if design.is_journal_partitioned else 1.0)
     wal_bytes_per_s = rows_per_s * costs.row_wal_bytes + load.turns_per_s * costs.turn_wal_bytes
     flushes_per_s = commits_per_s - load.turns_per_s * costs.turn_commits
@@ -254,11 +256,11 @@ def _count_processes(load: Load, design: Design, costs: Costs, capacity: Capacit
     rows_per_s = workers * count_rows_per_s(load.chats / workers, load, is_adaptive=design.is_flush_adaptive)
     shared_s = rows_per_s * costs.delivery_s + load.turns_per_s * costs.request_s
     if design.fan_out == "bus":
-        shared_s += rows_per_s * costs.bus_row_s
-        own_s = 0.0
+        shared_s += rows_per_s * costs.bus_row_s + load.turns_per_s * HINTS_PER_TURN * costs.hint_s
+        own_s = _count_notifications(load, design, workers, rows_per_s) * costs.bus_row_s  # few name a chat of this one
     else:
         shared_s += _count_chat_reads(load, rows_per_s) * costs.read_s
-        own_s = min(workers * HINTS_PER_S, rows_per_s) * costs.hint_s
+        own_s = _count_notifications(load, design, workers, rows_per_s) * costs.hint_s
     free_s = capacity.cpu_share - own_s
     servers = math.ceil(shared_s / free_s) if free_s > 0 else workers
     return workers, servers, own_s + shared_s / servers
@@ -273,6 +275,12 @@ def _compute_worker_cpu(load: Load, design: Design, costs: Costs, workers: int) 
     if workers > 1:
         own_s += rows_per_s * costs.bus_row_s if design.fan_out == "bus" else 0.0
     return own_s
+
+
+def _count_notifications(load: Load, design: Design, workers: int, rows_per_s: float) -> float:
+    """Of all workers. With a bus only the events of turns need them; the reads that follow are part of the turn."""
+    named_per_s = rows_per_s if design.fan_out == "notify" else load.turns_per_s * HINTS_PER_TURN
+    return min(workers * HINTS_PER_S, named_per_s)
 
 
 def _count_chat_reads(load: Load, rows_per_s: float) -> float:

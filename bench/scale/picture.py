@@ -21,11 +21,11 @@ DESIGNS: Final = {
     "One row per chat and flush, LISTEN/NOTIFY": Design(is_flush_adaptive=False),
     "Today: adaptive flush, LISTEN/NOTIFY": Design(),
     "Today, with the journal partitioned by chat": Design(is_journal_partitioned=True),
-    "Adaptive flush, fan-out by NATS or Redis": Design(fan_out="bus"),
+    "Adaptive flush, rows by Redis": Design(fan_out="bus"),
 }
 _SPLIT: Final = {
     "Today, split by chat": Design(),
-    "Fan-out by NATS or Redis, split by chat": Design(fan_out="bus"),
+    "Rows by Redis, split by chat": Design(fan_out="bus"),
 }
 _STYLE: Final = """
 table { border-collapse: separate; border-spacing: 6px; margin-left: -6px } th { font-weight: 600; padding: 4px 10px }

@@ -30,6 +30,7 @@ from bench.over_http.contenders import (
 )
 from bench.over_http.measure import run_load
 from indelible.notify import CHANNEL
+from indelible.prove.redis import RedisServer
 
 CHATS: Final = 100
 _TOKENS: Final = 250 if IS_FULL else 150
@@ -45,21 +46,31 @@ _COUNT_CONNECTIONS: Final = "SELECT count(*) FROM pg_stat_activity WHERE applica
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True):
-    """So many processes that serve, and so many workers beside them. `is_mixed`: those that serve also work."""
+    """So many processes that serve, and so many workers beside them. `is_mixed`: those that serve also work.
+
+    `has_redis`: rows go through Redis (feed/fanout.py).
+    """
 
     name: str
     serving: int
     working: int = 0
     is_mixed: bool = True
+    has_redis: bool = False
 
 
-TOPOLOGIES: Final = (
+_WITHOUT: Final = (
     *(Topology(name=f"{count} × serve", serving=count) for count in (1, 2, 4)),
     *(
         Topology(name=f"1 × serve --no-worker, {count} × worker", serving=1, working=count, is_mixed=False)
         for count in (1, 2, 4)
     ),
 )
+TOPOLOGIES: Final = tuple(
+    each
+    for topology in _WITHOUT
+    for each in (topology, msgspec.structs.replace(topology, name=f"{topology.name}, Redis", has_redis=True))
+)
+"""Each without and with Redis, one after the other: what disturbs a moment disturbs both."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +82,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float
     cpu_s: list[float]
     database_cpu_s: float
+    redis_cpu_s: float
     commits: int
     rows: int
     wal_bytes: int
@@ -85,9 +97,12 @@ async def run_topology(topology: Topology, address: str, place: Path) -> Run:
     async with AsyncExitStack() as stack:
         port = stack.enter_context(start_provider(_TOKENS, _RATE))
         options = () if topology.is_mixed else ("--no-worker",)
-        pids = [stack.enter_context(start_worker(port, address, place)) for _ in range(topology.working)]
+        redis = await stack.enter_async_context(RedisServer().running()) if topology.has_redis else None
+        url = "" if redis is None else redis.url
+        pids = [stack.enter_context(start_worker(port, address, place, redis_url=url)) for _ in range(topology.working)]
         servers = [
-            stack.enter_context(start_indelible(port, address, place, *options)) for _ in range(topology.serving)
+            stack.enter_context(start_indelible(port, address, place, *options, redis_url=url))
+            for _ in range(topology.serving)
         ]
         pids = [server.pid for server in servers] + pids
         watching = await asyncpg.connect(address)
@@ -103,9 +118,11 @@ async def run_topology(topology: Topology, address: str, place: Path) -> Run:
         before, cpu_s = await _count(watching), [count_cpu_s(pid) for pid in pids]
         postmaster = find_postmaster(address)
         database_cpu_s, notifications = count_cpu_s(postmaster), 0
+        redis_cpu_s = 0.0 if redis is None else count_cpu_s(redis.pid)
         loads = await asyncio.gather(*(_load(server, CHATS // len(servers)) for server in servers))
         cpu_s = [count_cpu_s(pid) - was_s for pid, was_s in zip(pids, cpu_s, strict=True)]
         database_cpu_s = count_cpu_s(postmaster) - database_cpu_s
+        redis_cpu_s = 0.0 if redis is None else count_cpu_s(redis.pid) - redis_cpu_s
         connections = await watching.fetchval(_COUNT_CONNECTIONS)
         sent = notifications
         after = await _count(watching)
@@ -119,6 +136,7 @@ async def run_topology(topology: Topology, address: str, place: Path) -> Run:
         wall_s=max(load.wall_s for load in loads),
         cpu_s=cpu_s,
         database_cpu_s=database_cpu_s,
+        redis_cpu_s=redis_cpu_s,
         commits=after["commits"] - before["commits"],
         rows=after["rows"] - before["rows"],
         wal_bytes=after["wal_bytes"] - before["wal_bytes"],

@@ -76,6 +76,21 @@ class Metrics:
     def gaps_found(self, count: int) -> None:
         """The logs lack entries that they should hold (`resume_gaps_total`, which stays at 0)."""
 
+    # --- rows between processes ---
+
+    def fanout_connected(self, *, is_connected: bool) -> None: ...
+
+    def rows_published(self, count: int) -> None:
+        """Rows that Redis took for another process."""
+
+    def rows_unpublished(self, count: int) -> None:
+        """Rows that readers elsewhere wait for and that Redis did not take: they read the database instead."""
+
+    def rows_received(self, count: int) -> None: ...
+
+    def rows_missed(self, count: int) -> None:
+        """Rows that had not come when a later one did: readers read them from the database."""
+
     # --- recording ---
 
     def exchange_dropped(self) -> None:

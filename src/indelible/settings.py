@@ -151,6 +151,11 @@ class Settings(BaseSettings):
     database: Database = Field(
         "indelible.db", description="Where chats are stored: a SQLite file, or `postgresql://user:password@host/name`."
     )
+    redis_url: Secret = Field(
+        "",
+        description="Redis or Valkey, which carries the parts of replies between processes on one PostgreSQL: "
+        "`redis://:password@host:6379/0`. Empty: they read them from the database.",
+    )
 
     host: Name = Field(
         "127.0.0.1", description="The address to listen on. One that is reachable from other machines needs a login."

@@ -20,6 +20,7 @@ from indelible.app.compose import open_app
 from indelible.content import Part, TextDelta, ToolCall
 from indelible.errors import Invalid, ModelFailed, NotFound, Shutdown
 from indelible.models.protocol import Call, ModelTraits
+from indelible.settings import load_settings
 from indelible.store.database.errors import DatabaseUnusable
 from indelible.testing import ScriptedModel, parts
 from indelible.testing.model import Script
@@ -348,3 +349,11 @@ async def test_looking_for_the_chats_of_a_name_creates_no_user(database: str, tm
         await app.user("bob").save_draft("Hm")
         await app.user("eve").upload(b"Hm", name="hm.txt")
         assert sorted(user.name for user in await app.accounts.list_users()) == ["bob", "eve", "local", "typo"]
+
+
+@pytest.mark.may_log("WARNING indelible.app.compose: redis_url has no effect")
+async def test_redis_has_no_effect_on_sqlite_and_that_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = load_settings(redis_url="redis://127.0.0.1:1/0")
+    async with indelible.open(tmp_path / "chats.db", model=ScriptedModel(), settings=settings):
+        pass
+    assert caplog.messages == ["redis_url has no effect: a SQLite file has one process."]

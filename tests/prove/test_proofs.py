@@ -5,13 +5,16 @@ Leases are short here and eight kills are few; `indelible prove --kills 300` in 
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
+from rich.console import Console
 from tests.support.json_client import JsonClient
 
 from indelible.prove.provider import WIRES
-from indelible.prove.report import describe_verdict
+from indelible.prove.report import describe_verdict, print_report
 from indelible.prove.run import DatabaseNotEmpty, Plan, prove, prove_server
 from indelible.prove.servers import Orders, run_servers
 
@@ -31,6 +34,18 @@ async def test_eight_kills_on_each_database_lose_nothing(database: str) -> None:
     assert report.words > 0
     assert report.model_calls.keys() == set(WIRES)
     assert 0 < report.interrupted_calls < sum(report.model_calls.values())
+
+
+@pytest.mark.parametrize("migrated", ["postgresql"], indirect=True)
+async def test_kills_of_the_redis_between_two_servers_lose_nothing(database: str) -> None:
+    plan = Plan(seed=5, database=database, kills=6, chats=4, short_leases=True, retry_for_s=60)
+
+    report = await prove(replace(plan, ways=("sigkill",), has_redis=True))
+
+    assert report.is_proof, describe_verdict(report)
+    assert report.kills == {"redis": 3, "sigkill": 3}
+    print_report(report, Console(file=(shown := StringIO()), width=150))
+    assert "kill -9 of the Redis between the servers" in shown.getvalue()
 
 
 async def test_a_server_of_somebody_else_is_used_and_left_as_it_was(tmp_path: Path) -> None:

@@ -114,3 +114,10 @@ def test_of_many_faults_the_first_are_shown_and_the_others_counted() -> None:
     assert "fault 9" in verdict
     assert "fault 10" not in verdict
     assert "… and 2 more" in verdict
+
+
+def test_redis_needs_two_servers(tmp_path: Path) -> None:
+    for options in (("--redis",), ("--redis", "--database", "chats.db")):
+        refused = run_indelible("prove", *options, directory=tmp_path)
+        assert refused.returncode == 2
+        assert "--redis needs two servers; give --database postgresql://…" in refused.stderr

@@ -28,7 +28,7 @@ from indelible.errors import LeaseLost, Shutdown, StoreFailed
 from indelible.ids import new_id
 from indelible.store.journal.append import Appended, BadRows, JournalRow
 from indelible.store.journal.writer import Journal, JournalWriter
-from indelible.store.outcome import AttemptName
+from indelible.store.queries.open_turn import AttemptName
 from indelible.store.store import Store
 from indelible.testing import ManualClock
 

@@ -21,6 +21,7 @@ from indelible.app.app import App
 from indelible.clock import Clock, SystemClock
 from indelible.errors import Invalid, ModelFailed
 from indelible.feed import Feed
+from indelible.feed.fanout import Fanout, find_password
 from indelible.files.bytes import DATABASE, PLACES, ByteStore, DatabaseBytes, DirectoryBytes, find_directory
 from indelible.files.s3 import open_s3
 from indelible.files.store import FileLimits, FileStore
@@ -34,7 +35,7 @@ from indelible.redaction.secrets import KnownSecrets, list_process_secrets
 from indelible.service.access import Budget
 from indelible.service.stop import StopSweeper
 from indelible.settings import Settings, load_settings
-from indelible.store.database.address import parse_address
+from indelible.store.database.address import Address, parse_address
 from indelible.store.database.session_lock import LockSession
 from indelible.store.database.sqlite_file import exclusive_file_lock
 from indelible.store.database.transaction import Database
@@ -274,8 +275,11 @@ async def _put_together(
     if not address.is_sqlite:
         notifier = PostgresNotifier(address.make_postgres_options(), clock=clock)
     feed = Feed(store, notifier, clock=clock, metrics=metrics)
+    fanout = _make_fanout(settings, address, feed, notifier, is_worker=worker, clock=clock, metrics=metrics)
     services = await stack.enter_async_context(asyncio.TaskGroup())
     running = [services.create_task(notifier.run(), name="hints"), services.create_task(feed.run(), name="feed")]
+    if fanout is not None:
+        running.append(services.create_task(fanout.run(), name="rows between processes"))
     files.on_left = deleted.set
     open_session = None
     if not address.is_sqlite:
@@ -291,7 +295,8 @@ async def _put_together(
     stack.callback(lambda: [task.cancel() for task in running])
     made: Worker | None = None
     if worker:
-        secrets = [*list_process_secrets(settings), *([address.password] if address.password else [])]
+        passwords = [address.password, find_password(settings.redis_url)]
+        secrets = [*list_process_secrets(settings), *(password for password in passwords if password)]
         if address.is_sqlite:
             await store.retire_all()
         recorder = DebugRecorder(
@@ -307,7 +312,7 @@ async def _put_together(
         stack.push_async_callback(recorder.drain)
         deps = WorkerDependencies(
             store=store,
-            journal=make_journal(store, notifier, feed, settings=settings, clock=clock, metrics=metrics),
+            journal=make_journal(store, notifier, feed, fanout, settings=settings, clock=clock, metrics=metrics),
             clock=clock,
             settings=settings,
             find_model=find,
@@ -380,19 +385,57 @@ def publish_outcome(notifier: Notifier, feed: Feed | None, outcome: Outcome) -> 
         notifier.notify_readers([outcome.chat_id])
 
 
+def _make_fanout(
+    settings: Settings,
+    address: Address,
+    feed: Feed,
+    notifier: Notifier,
+    *,
+    is_worker: bool,
+    clock: Clock,
+    metrics: Metrics,
+) -> Fanout | None:
+    if not settings.redis_url:
+        return None
+    if address.is_sqlite:
+        _log.warning("redis_url has no effect: a SQLite file has one process.")
+        return None
+    fanout = Fanout(
+        settings.redis_url,
+        clock=clock,
+        on_rows=feed.publish,
+        on_unsent=notifier.notify_streaming,
+        watched=lambda: feed.watched,
+        is_worker=is_worker,
+        metrics=metrics,
+    )
+    feed.on_watched = fanout.announce
+    return fanout
+
+
+def publish_rows(notifier: Notifier, feed: Feed, fanout: Fanout | None, rows: Sequence[JournalRow]) -> None:
+    """Show committed rows to readers here, send them to those elsewhere, and wake readers who do not get them so."""
+    feed.publish(rows)
+    left = rows if fanout is None else fanout.publish(rows)
+    if left:
+        notifier.notify_streaming({row.chat_id for row in left})
+
+
 def make_journal(
-    store: Store, notifier: Notifier, feed: Feed, *, settings: Settings, clock: Clock, metrics: Metrics = NO_METRICS
+    store: Store,
+    notifier: Notifier,
+    feed: Feed,
+    fanout: Fanout | None = None,
+    *,
+    settings: Settings,
+    clock: Clock,
+    metrics: Metrics = NO_METRICS,
 ) -> Journal:
-    """The journal of a worker. The feed publishes its rows in this process; a notification wakes other processes."""
-
-    def publish(rows: Sequence[JournalRow]) -> None:
-        feed.publish(rows)
-        notifier.notify_streaming({row.chat_id for row in rows})
-
+    """The journal of a worker."""
     return Journal(
         store,
         clock=clock,
-        on_committed=publish,
+        on_committed=partial(publish_rows, notifier, feed, fanout),
         interval_s=settings.journal_interval_s,
         flush_bytes=settings.journal_flush_max_bytes,
         limit_bytes=settings.journal_max_pending_bytes,

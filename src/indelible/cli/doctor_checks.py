@@ -25,6 +25,7 @@ import msgspec
 from indelible.cli.options import list_unknown_variables
 from indelible.clock import SystemClock
 from indelible.errors import Invalid, ModelFailed, StoreFailed
+from indelible.feed.fanout import connect, describe_failure
 from indelible.files.images import can_decode
 from indelible.loopback import is_loopback
 from indelible.models.catalog import PRICES_UNKNOWN, Catalog
@@ -65,7 +66,7 @@ async def examine(settings: Settings) -> list[Finding]:
     if address.is_sqlite:
         findings += check_disk(address.path)
     findings += check_modes(address.path if address.is_sqlite else None)
-    return [*findings, *await check_database(address)]
+    return [*findings, *await check_redis(settings, address), *await check_database(address)]
 
 
 def check_variables() -> Iterator[Finding]:
@@ -168,6 +169,26 @@ def check_modes(path: Path | None) -> Iterator[Finding]:
         yield Finding("warning", "file mode", f"Other users may read {file}. Run: chmod 600 {file}")
     if not exposed and path is not None and path.is_file():
         yield Finding("ok", "file mode", f"Only its owner may read {path}.")
+
+
+async def check_redis(settings: Settings, address: Address) -> list[Finding]:
+    """Without Redis a server runs, and reads rows of other processes from the database."""
+    if not settings.redis_url:
+        return []
+    if address.is_sqlite:
+        return [Finding("warning", "redis", "redis_url has no effect: a SQLite file has one process.")]
+    try:
+        async with connect(settings.redis_url) as connection:
+            await connection.send_command("PUBLISH", "indelible:doctor", "")
+            await connection.read_response()
+    except Invalid as error:
+        return [Finding("failed", "redis", str(error))]
+    except Exception as error:
+        message = f"It can't be used, so servers read the database instead: {describe_failure(error)}"
+        return [Finding("warning", "redis", message)]
+    if connection.password is None and not is_loopback(getattr(connection, "host", "127.0.0.1")):
+        return [Finding("warning", "redis", "It asks for no password, and replies go through it. Set one.")]
+    return [Finding("ok", "redis", "It can be used.")]
 
 
 async def check_database(address: Address) -> list[Finding]:

@@ -52,15 +52,22 @@ def prove(
         float,
         typer.Option(metavar="SECONDS", min=0, help="Let a server that gets SIGTERM finish its replies for so long."),
     ] = 0.0,
+    redis: Annotated[
+        bool, typer.Option("--redis", help="Carry rows between the servers with a Redis of its own, and kill it too.")
+    ] = False,
 ) -> None:
     """Kill a real server while people use it; check that nothing is lost.
 
     Every reply is known in advance and every reader logs all it sees; at the end both are compared with what is
     stored. Exit status 0: all promises held. 1: a promise was broken.
     """
-    own = kills is not None or database is not None or short_leases or drain or files != "database"
+    own = kills is not None or database is not None or short_leases or drain or files != "database" or redis
     if server is not None and own:
-        raise UsageMistake("--server kills nothing; drop --kills, --database, --files, --short-leases and --drain.")
+        raise UsageMistake(
+            "--server kills nothing; drop --kills, --database, --files, --short-leases, --drain and --redis."
+        )
+    if redis and (database is None or "://" not in database or database.startswith("sqlite")):
+        raise UsageMistake("--redis needs two servers; give --database postgresql://…")
 
     import asyncio
     import random
@@ -86,6 +93,7 @@ def prove(
                 short_leases=short_leases,
                 drain_s=drain,
                 files=files,
+                has_redis=redis,
             )
             bar = progress.add_task("Killing servers", total=plan.kills)
 

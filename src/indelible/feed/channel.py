@@ -1,10 +1,11 @@
 """One chat with readers in this process: a channel passes new events on to all its readers.
 
 A channel has a position, which advances in two ways. If this process commits what comes next, a row or the events of a
-command, the channel passes it on immediately (`Feed.publish`, `Feed.publish_outcome`), without a query. The channel
-loads everything else from the store, once for all readers: after a hint that names this chat alone it loads at once
-(`refresh`), and after a poll of many chats it loads if the chat is ahead of it (`catch_up`). A superfluous call finds
-nothing new; the next poll makes up for a missing one.
+command, or receives a row from the process that committed it (fanout.py), the channel passes it on immediately
+(`Feed.publish`, `Feed.publish_outcome`), without a query. The channel loads everything else from the store, once for
+all readers: after a hint that names this chat alone it loads at once (`refresh`), and after a poll of many chats it
+loads if the chat is ahead of it (`catch_up`). A superfluous call finds nothing new; the next poll makes up for a
+missing one.
 
 What arrives while the channel loads is kept until it knows whether it follows its position. It keeps only a little,
 because it loads what it has dropped.
@@ -101,7 +102,7 @@ class Channel:
             self._load_soon()
 
     def receive(self, new: JournalRow | Changes) -> None:
-        """Pass on a row of this chat, or the changes of a command, that were just committed here, if they connect."""
+        """Pass on a row of this chat, or the changes of a command, that were just committed, if they connect."""
         if self.position is None or len(self._early) == _MAX_EARLY:
             self._is_behind = True
         elif self._is_loading:

@@ -24,7 +24,7 @@ import asyncio
 import itertools
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 
@@ -93,6 +93,9 @@ class Feed:
         self._unread: dict[str, _Unread] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._is_leaving = self._is_closed = False
+        self.on_watched: Callable[[str], None] = _ignore
+        """Called with each chat that gets its first reader here."""
+
         self._lists = ChatLists(store, notifier, clock=clock, spawn=self._spawn)
 
     @asynccontextmanager
@@ -216,7 +219,7 @@ class Feed:
                     self._tasks = None
 
     def publish(self, rows: Sequence[JournalRow]) -> None:
-        """Show rows that this process has just committed, for the journal's `on_committed`.
+        """Show rows that were just committed, by this process (the journal's `on_committed`) or by another (fanout.py).
 
         It does not wait, and it drops rows of a chat without readers: later readers find them in the store.
         """
@@ -255,6 +258,11 @@ class Feed:
         if len(self._unread) > _REMEMBERED:
             del self._unread[next(iter(self._unread))]
 
+    @property
+    def watched(self) -> Collection[str]:
+        """The chats that have readers here."""
+        return self._channels.keys()
+
     def leave(self) -> None:
         """End every reader, present and future, but those that stay: this process is about to shut down."""
         self._is_leaving = True
@@ -279,6 +287,7 @@ class Feed:
 
     def _open_channel(self, chat_id: str) -> Channel:
         channel = self._channels[chat_id] = Channel(self._make_loader(chat_id), spawn=self._spawn)
+        self.on_watched(chat_id)
         return channel
 
     def _close_channel(self, chat_id: str, channel: Channel) -> None:
@@ -359,6 +368,10 @@ class Feed:
             return False
         self._tasks.create_task(work())
         return True
+
+
+def _ignore(_chat_id: str) -> None:
+    """No other process sends rows."""
 
 
 def _read_seq(channel: Channel) -> int | None:

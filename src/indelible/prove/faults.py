@@ -3,6 +3,7 @@
     sigkill        at a random instant
     sigterm        a graceful shutdown at a random instant; it has to exit with status 0
     sigstop        paused. With two servers: past its lease, so that it resumes without its chats
+    redis          the Redis between the servers, if there is one; it is away for a moment
     a point        killed at a named place in its work (tools.py)
 
 Ways are dealt like cards: each once before any is repeated. Two of them need two kills: a server that is killed while
@@ -27,6 +28,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from indelible.machine.decide_worker import MAX_STALLED_TAKEOVERS, MAX_TAKEOVERS
+from indelible.prove.redis import RedisServer
 from indelible.prove.servers import END_S, ServerUnderTest
 from indelible.prove.tools import CRASH_POINTS, CrashPoint
 from indelible.store.commands.facts import load_progress
@@ -81,7 +83,7 @@ def _is_bearable(turn: Row, progress: int, deaths: int) -> bool:
 # --- ways to kill ---
 
 
-Way = Literal["sigkill", "sigterm", "sigstop"] | CrashPoint
+Way = Literal["sigkill", "sigterm", "sigstop", "redis"] | CrashPoint
 WAYS: Final[tuple[Way, ...]] = ("sigkill", "sigterm", "sigstop", *CRASH_POINTS)
 _AT_STARTUP: Final[frozenset[Way]] = frozenset({"at_start", "during_takeover"})
 _LONGEST_WAIT_S: Final = 0.5
@@ -116,6 +118,7 @@ class FaultInjector:
         ways: Sequence[Way],
         lease_timeout_s: float,
         drain_s: float = 0.0,
+        redis: RedisServer | None = None,
         provoke: Mapping[CrashPoint, Callable[[], Coroutine[Any, Any, None]]],
         on_kill: Callable[[int], None],
     ) -> None:
@@ -124,7 +127,8 @@ class FaultInjector:
         self._servers = servers
         self._budget = budget
         self._chance = random.Random(seed)  # noqa: S311  (it only has to be reproducible)
-        self._ways = ways
+        self._ways = ways if redis is None else (*ways, "redis")
+        self._redis = redis
         self._deck: list[Way] = []
         self._drain_s = drain_s
         self._past_lease_s = lease_timeout_s + _NOTICED_AFTER_S
@@ -157,6 +161,8 @@ class FaultInjector:
             await self._send_away(server)
         elif way == "sigstop":
             await self._put_to_sleep(server)
+        elif way == "redis":
+            await self._restart_redis()
         elif way in _AT_STARTUP:
             await self._kill_at_the_beginning(way, server)
         else:
@@ -167,6 +173,13 @@ class FaultInjector:
         await asyncio.sleep(self._past_lease_s if len(self._servers) > 1 else _PAUSE_S)
         server.process.send(signal.SIGCONT)
         await self._count("sigstop")
+
+    async def _restart_redis(self) -> None:
+        assert self._redis is not None
+        await self._redis.kill()
+        await self._count("redis")
+        await asyncio.sleep(self._chance.uniform(0, _LONGEST_WAIT_S))
+        await self._redis.start()
 
     async def _send_away(self, server: ServerUnderTest) -> None:
         server.process.send(signal.SIGTERM)

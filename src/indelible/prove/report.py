@@ -22,6 +22,7 @@ _WAYS: Final = {
     "sigkill": "kill -9 at a random instant",
     "sigterm": "graceful shutdown (SIGTERM)",
     "sigstop": "paused and resumed (SIGSTOP, SIGCONT)",
+    "redis": "kill -9 of the Redis between the servers",
     "at_start": "kill -9 while starting",
     "during_takeover": "kill -9 during a takeover",
     "before_flush": "kill -9 before a journal commit",

@@ -17,7 +17,7 @@ import math
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Final
@@ -33,6 +33,7 @@ from indelible.prove.evidence import Evidence, Fault, find_left_files, find_row_
 from indelible.prove.faults import WAYS, FaultInjector, KillBudget, Way
 from indelible.prove.population import Population, gather_population
 from indelible.prove.provider import ProofProvider, check_outputs
+from indelible.prove.redis import RedisServer
 from indelible.prove.report import Report, count_actions, count_replies
 from indelible.prove.script import find_reply
 from indelible.prove.servers import Orders, run_servers
@@ -54,7 +55,8 @@ _ANYTHING: Final = "SELECT id FROM chats UNION ALL SELECT id FROM files WHERE st
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What to do. The default database is a new SQLite file. `seconds` ends the killing earlier.
 
-    `files`: where the servers store files, a value of that setting. `drain_s`: how long a server that gets SIGTERM lets
+    `files`: where the servers store files, a value of that setting. `has_redis`: a Redis carries rows between
+    the servers, and is killed too. `drain_s`: how long a server that gets SIGTERM lets
     its replies end. `actions`: what users do besides sending, and `rounds`: how often at least.
     `retry_for_s`: how long after the last kill, and after the leases that it left, a reply may take. `replay_s`: how
     long after that the readers may take to see the end of it.
@@ -71,6 +73,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     ways: tuple[Way, ...] = WAYS
     actions: tuple[ActionName, ...] = ACTIONS
     rounds: int = 0
+    has_redis: bool = False
     prepare: Callable[[], None] | None = None
     retry_for_s: float = 120.0
     replay_s: float = _REPLAY_S
@@ -119,7 +122,11 @@ def _write_orders(plan: Plan, directory: Path) -> Orders:
 
 async def _run_plan(plan: Plan, orders: Orders, on_kill: Callable[[int], None]) -> Report:
     alone = parse_address(orders.database).is_sqlite
+    redis = RedisServer() if plan.has_redis else None
+    if redis is not None:
+        orders = replace(orders, settings={**orders.settings, "redis_url": redis.url})
     async with (
+        nullcontext() if redis is None else redis.running(),
         _open(orders.database) as database,
         ProofProvider() as provider,
         run_servers(provider.instruct(orders), count=1 if alone else 2) as servers,
@@ -140,6 +147,7 @@ async def _run_plan(plan: Plan, orders: Orders, on_kill: Callable[[int], None]) 
             ways=plan.ways,
             lease_timeout_s=plan.lease_timeout_s,
             drain_s=plan.drain_s,
+            redis=redis,
             provoke={
                 "during_stop": population.stop_a_reply,
                 "before_file": population.upload_a_file,

@@ -93,6 +93,15 @@ class PrometheusMetrics(Metrics):
         )
         self._readers = Gauge("feed_readers", "Readers connected now.", namespace="indelible", registry=self.registry)
         self._resyncs = self._count("feed_resyncs", "Readers that were too slow and restarted from a snapshot.")
+        self._fanout = Gauge(
+            "fanout_connected", "Whether Redis carries rows.", namespace="indelible", registry=self.registry
+        )
+        self._rows_published = self._count("fanout_rows_published", "Rows that Redis took for another process.")
+        self._rows_unpublished = self._count(
+            "fanout_rows_unpublished", "Rows that Redis did not take for readers elsewhere."
+        )
+        self._rows_received = self._count("fanout_rows_received", "Rows of other processes that Redis brought.")
+        self._rows_missed = self._count("fanout_rows_missed", "Rows that Redis did not bring, found by a later one.")
         self._stale = self._count("stale_writes_refused", "Turns that ended because another worker held the chat.")
         self._unrecorded = self._count("debug_dropped", "Exchanges with providers that could not be recorded.")
         self._gaps = self._count("resume_gaps", "Entries missing from the logs. Promised to be zero.")
@@ -188,3 +197,20 @@ class PrometheusMetrics(Metrics):
 
     def gaps_found(self, count: int) -> None:
         self._gaps.inc(count)
+
+    # --- rows between processes ---
+
+    def fanout_connected(self, *, is_connected: bool) -> None:
+        self._fanout.set(is_connected)
+
+    def rows_published(self, count: int) -> None:
+        self._rows_published.inc(count)
+
+    def rows_unpublished(self, count: int) -> None:
+        self._rows_unpublished.inc(count)
+
+    def rows_received(self, count: int) -> None:
+        self._rows_received.inc(count)
+
+    def rows_missed(self, count: int) -> None:
+        self._rows_missed.inc(count)
