@@ -170,7 +170,7 @@ async def test_a_worker_that_was_declared_gone_and_lives_counts_as_alive_again(
     assert all((await ask_everybody(store)).values())
 
 
-async def test_what_was_acquired_from_a_worker_that_lives_is_no_takeover(store: Store, engine: AsyncEngine) -> None:
+async def test_what_was_taken_from_a_worker_that_lives_is_no_takeover(store: Store, engine: AsyncEngine) -> None:
     await change(engine, "worker_1", GONE)
     await store.beat("worker_2")
     await store.execute("chat_1", Acquire(worker_id="worker_2"))

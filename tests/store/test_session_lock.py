@@ -56,14 +56,14 @@ async def test_a_lock_is_found_free_when_its_connection_has_ended_and_not_before
     looking, holding, other = [await open_session(address) for _ in range(3)]
     await holding.hold(key)
     await other.hold(other_key)
-    assert await looking.find_free(lease_timeout_s=LEASE_S) == []
+    assert (await looking.check(None, lease_timeout_s=LEASE_S)).free == []
     holding.terminate()
 
     async def is_free() -> bool:
-        return await looking.find_free(lease_timeout_s=LEASE_S) == [FreeLock("worker_1", key)]
+        return (await looking.check(None, lease_timeout_s=LEASE_S)).free == [FreeLock("worker_1", key)]
 
     await poll_until(is_free)
-    assert await looking.find_free(lease_timeout_s=0) == [], "its lease has run out: everybody knows"
+    assert (await looking.check(None, lease_timeout_s=0)).free == [], "its lease has run out: everybody knows"
     for session in (looking, other):
         session.terminate()
 
@@ -76,7 +76,7 @@ async def test_a_second_session_takes_the_lock_at_once_though_the_server_still_h
     async with asyncio.timeout(100):
         await second.hold(key)
     silent.terminate()
-    assert await second.find_free(lease_timeout_s=LEASE_S) == []
+    assert (await second.check(None, lease_timeout_s=LEASE_S)).free == []
     second.terminate()
 
 
@@ -100,7 +100,7 @@ async def test_a_connection_for_locks_is_never_in_a_transaction_and_its_server_n
     await execute(address, f"ALTER DATABASE {name} SET idle_session_timeout = '1h'")
     session = await open_session(address)
     await session.hold(make_key())
-    await session.find_free(lease_timeout_s=LEASE_S)
+    await session.check(None, lease_timeout_s=LEASE_S)
     operator = await asyncpg.connect(address)
     row = await operator.fetchrow("SELECT state FROM pg_stat_activity WHERE application_name = $1", APPLICATION_NAME)
     assert row["state"] == "idle"

@@ -31,11 +31,19 @@ from indelible.machine.commands import Acquire, Create
 from indelible.metrics import Metrics
 from indelible.notify import Changed, LocalNotifier
 from indelible.store.database.address import parse_address
-from indelible.store.database.session_lock import APPLICATION_NAME, FreeLock, LockSession
+from indelible.store.database.session_lock import APPLICATION_NAME, FreeLock, LockCheck, LockSession
 from indelible.store.payloads import NewChat
 from indelible.store.store import Store
 from indelible.testing import ManualClock
-from indelible.worker.presence import APART_S, BLIND_S, CHECK_INTERVAL_S, Absences, OpenSession, Presence
+from indelible.worker.presence import (
+    APART_S,
+    BLIND_S,
+    CHECK_INTERVAL_S,
+    IDLE_INTERVAL_S,
+    Absences,
+    OpenSession,
+    Presence,
+)
 
 BEATS_S = 2.0
 STEP_S = 0.32
@@ -112,13 +120,14 @@ class Counted(Metrics):
 class Watched(LockSession):
     """Counts its looks. What it proves takes real time."""
 
-    looks = 0
+    begun = looks = 0
 
     async def prove(self, clock: Clock) -> bool:
         return await super().prove(SystemClock())
 
-    async def find_free(self, *, lease_timeout_s: float) -> list[FreeLock]:
-        found = await super().find_free(lease_timeout_s=lease_timeout_s)
+    async def check(self, worker_id: str | None, *, lease_timeout_s: float) -> LockCheck:
+        self.begun += 1
+        found = await super().check(worker_id, lease_timeout_s=lease_timeout_s)
         self.looks += 1
         return found
 
@@ -193,7 +202,7 @@ class Crowd:
         """Move the clock on, until this process has looked once more."""
         session = self.sessions[worker_id][-1]
         looks = session.looks
-        await self.clock.advance(CHECK_INTERVAL_S)
+        await self.clock.advance(IDLE_INTERVAL_S)
         await poll_until(lambda: session.looks > looks)
 
 
@@ -234,6 +243,22 @@ async def test_a_worker_that_is_gone_is_declared_so_and_its_chats_are_named(crow
 
 
 @on_postgres
+async def test_while_no_other_worker_holds_a_chat_a_process_checks_less_often(crowd: Crowd) -> None:
+    await crowd.join("worker_a")
+    await crowd.join("worker_b")
+    await crowd.look("worker_b")
+    session = crowd.sessions["worker_b"][-1]
+    begun = session.begun
+    await crowd.clock.advance(IDLE_INTERVAL_S - 0.1)
+    assert session.begun == begun
+    await crowd.hold_chat("worker_a")
+    await crowd.look("worker_b")
+    begun = session.begun
+    await crowd.clock.advance(CHECK_INTERVAL_S)
+    assert session.begun == begun + 1
+
+
+@on_postgres
 async def test_a_worker_whose_connection_is_cut_says_so_at_once_and_takes_its_lock_again(
     crowd: Crowd, database: str
 ) -> None:
@@ -264,7 +289,7 @@ async def test_whoever_lost_its_own_connection_judges_nobody_for_a_while(crowd: 
         await operator.fetchval(CUT_ALL, APPLICATION_NAME)
     await crowd.wait(lambda: len(crowd.sessions["worker_b"]) > 1, moving=True)
     began_s = crowd.clock.monotonic()
-    while crowd.clock.monotonic() < began_s + BLIND_S - 2 * CHECK_INTERVAL_S:
+    while crowd.clock.monotonic() < began_s + BLIND_S - 2 * IDLE_INTERVAL_S:
         await crowd.look("worker_b")
         assert not await crowd.is_gone("worker_a")
     await crowd.wait(partial(crowd.is_gone, "worker_a"), moving=True)

@@ -34,6 +34,9 @@ from indelible.store.database.session_lock import FreeLock, LockSession, make_ke
 from indelible.store.store import Store
 
 CHECK_INTERVAL_S: Final = 0.25
+IDLE_INTERVAL_S: Final = 1.0
+"""While no other worker holds a chat, there is nothing to take over."""
+
 APART_S: Final = 0.3
 """How far apart two looks are at least that find a worker gone."""
 
@@ -194,15 +197,16 @@ class Presence:
         while not session.is_lost:
             self._must_check.clear()
             asked_s = self._clock.monotonic()
-            free = await session.find_free(lease_timeout_s=self._store.lease_timeout_s)
+            found = await session.check(self._worker_id, lease_timeout_s=self._store.lease_timeout_s)
             answered_s = self._clock.monotonic()
-            if any(lock.key == self._key for lock in free):
+            if any(lock.key == self._key for lock in found.free):
                 self._is_proved = False
                 raise StoreFailed("The server has forgotten the lock of a session that is still open.")
             if asked_s >= blind_until_s:
-                for lock in self._absences.note(free, asked_s=asked_s, answered_s=answered_s):
+                for lock in self._absences.note(found.free, asked_s=asked_s, answered_s=answered_s):
                     await self._declare_gone(lock)
-            await self._wait(self._must_check, _SOON_S if self._absences else CHECK_INTERVAL_S)
+            pause_s = CHECK_INTERVAL_S if found.others_are_busy else IDLE_INTERVAL_S
+            await self._wait(self._must_check, _SOON_S if self._absences else pause_s)
             backoff.reset()
 
     async def _declare_gone(self, lock: FreeLock) -> None:

@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from indelible.clock import Clock
 from indelible.store.database.postgres import connect
+from indelible.store.queries.liveness import BUSY_STATUSES, build_alive
 
 APPLICATION_NAME: Final = "indelible lock"
 _ANSWER_TIMEOUT_S: Final = 5.0
@@ -49,10 +50,15 @@ def build_held(key: str) -> str:
     ))"""
 
 
-_FREE: Final = f"""
-    SELECT w.id, w.lock_key FROM workers AS w
-    WHERE w.lock_key IS NOT NULL AND w.gone_at IS NULL
-        AND w.heartbeat_at > (SELECT clock_timestamp() - CAST($1 AS INTERVAL)) AND NOT {build_held("w.lock_key")}
+_CHECK: Final = f"""
+    SELECT others.are_busy, free.id, free.lock_key
+    FROM (
+        SELECT EXISTS (SELECT 1 FROM chats WHERE status IN {BUSY_STATUSES} AND holder <> $2) AS are_busy
+    ) AS others
+    LEFT JOIN (
+        SELECT w.id, w.lock_key FROM workers AS w
+        WHERE w.lock_key IS NOT NULL AND NOT {build_held("w.lock_key")} AND w.id IN ({build_alive("postgresql", 1)})
+    ) AS free ON TRUE
     """
 _IS_HELD: Final = f"SELECT {build_held('CAST($1 AS BIGINT)')}"
 
@@ -62,6 +68,13 @@ class FreeLock(NamedTuple):
 
     worker_id: str
     key: int
+
+
+class LockCheck(NamedTuple):
+    """Which locks are free, and whether any other worker holds a chat that would have to be taken over."""
+
+    free: list[FreeLock]
+    others_are_busy: bool
 
 
 def make_key() -> int:
@@ -117,10 +130,14 @@ class LockSession:
         """Hold the lock until the end of the connection."""
         await self._driver.fetch(_HOLD, key)
 
-    async def find_free(self, *, lease_timeout_s: float) -> list[FreeLock]:
-        """The workers that others still believe alive, by their leases, and whose locks are free. One statement."""
-        rows = await self._driver.fetch(_FREE, timedelta(seconds=lease_timeout_s))
-        return [FreeLock(row["id"], row["lock_key"]) for row in rows]
+    async def check(self, worker_id: str | None, *, lease_timeout_s: float) -> LockCheck:
+        """Find the workers that everybody believes alive, by their leases, and whose locks are free. One statement.
+
+        Other workers are those that are not this one.
+        """
+        rows = await self._driver.fetch(_CHECK, timedelta(seconds=lease_timeout_s), worker_id or "")
+        free = [FreeLock(row["id"], row["lock_key"]) for row in rows if row["id"] is not None]
+        return LockCheck(free, rows[0]["are_busy"])
 
     @property
     def is_lost(self) -> bool:
