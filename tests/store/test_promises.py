@@ -129,7 +129,7 @@ KEPT_BY = {
         "Raises `StoreFailed`": "s109_a_database_that_cannot_be_written_fails_the_check",
     },
     "status": {
-        "The owner of a chat": "a_stop_of_a_held_chat_and_its_answer_cost_one_transaction_and_six_statements",
+        "The owner of a chat": "a_stop_of_a_held_chat_and_its_answer_cost_one_transaction_and_five_statements",
         "The cost does not depend": "the_status_of_a_chat_costs_the_same_however_long_it_is",
     },
     "find_user": {
