@@ -76,7 +76,6 @@ async def test_a_command_takes_four_round_trips_and_one_for_each_fact_of_its_own
 ) -> None:
     engine = await open_engine(server)
     await settle_in(engine)
-    await engine.dispose()
     store = Store(database)
     chat = await Driver(store, engine).create("Hello")
     sent = await count_trips(database)
@@ -102,6 +101,7 @@ async def test_a_command_takes_four_round_trips_and_one_for_each_fact_of_its_own
     await note("stop")
     assert trips == {"acquire": 4, "start": 5, "finish": 6, "send": 5, "stop": 4}
     await chat.check()
+    await engine.dispose()
 
 
 async def test_writes_that_wait_are_one_statement_and_seen_by_the_next(database: PostgresDatabase) -> None:
