@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextvars import ContextVar
 from typing import Any, cast
 
 import pytest
@@ -152,6 +153,22 @@ async def test_results_resume_a_turn_at_once(silent: AppHarness) -> None:
     await chat.submit_tool_results([ToolResult("c1", "look", "a tree")])
     assert store.asked == ["await_action", "finish_turn"]
     assert [(step, number) for step, number, *_ in await load_attempts(silent, chat)] == [(1, 1), (2, 1)]
+
+
+SET_BEFORE: ContextVar[str] = ContextVar("set before")
+
+
+async def test_a_tool_sees_what_the_program_had_set_when_it_started_the_worker(silent: AppHarness) -> None:
+    async def look() -> str:
+        return SET_BEFORE.get()
+
+    call = [parts.tool_call("c1", "look", "{}"), parts.finish("tool_calls")]
+    SET_BEFORE.set("a tree")
+    await start(silent, ScriptedModel([HI, call, HI]), tools=[look])
+    SET_BEFORE.set("something else")
+    chat = await silent.app.create_chat("Look")
+    view = await silent.wait_for_end(chat)
+    assert ("tool", "a tree") in outline(view.messages)
 
 
 async def test_a_stop_right_after_the_message_stops_the_reply(harness: AppHarness) -> None:

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -127,6 +128,7 @@ class Worker:
         self._has_users_at_limit = False  # whether a chat was ever held back because its user has too many
         self._claimed = 0  # how many chats the search that is under way may acquire
         self._group: asyncio.TaskGroup | None = None  # while chats may be taken
+        self._context = contextvars.copy_context()  # what a program has set is there for its tools
         self._places = Places(
             self.id,
             plan=self._plan_start,
@@ -177,8 +179,7 @@ class Worker:
     def reserve(self, chat_id: str, owner_id: str) -> KeptPlace | None:
         """Keep a place for a turn that a command may begin now.
 
-        None if another chat may be waiting for it, or this one comes back while its last runner is still ending: the
-        chat is then found by its hint.
+        None if another chat may be waiting for it, or the last runner of this one is still ending: a hint finds it.
         """
         if self._group is None or self._stopping or self._has_backlog or self._pulse.is_doubtful or self._is_trying():
             return None
@@ -191,8 +192,8 @@ class Worker:
 
     def _plan_start(self, work: OpenWork) -> AttemptStart | None:
         try:
-            models, compact_at = self._models.by_name, self._deps.settings.compact_at
-            return plan_start(work, models, tools=self._tools, compact_at=compact_at)
+            compact_at = self._deps.settings.compact_at
+            return plan_start(work, self._models.by_name, tools=self._tools, compact_at=compact_at)
         except Exception:  # it must not fail the message, and the runner meets it again
             _log.exception("the first attempt of %s cannot be planned", work.chat_id)
             return None
@@ -368,7 +369,7 @@ class Worker:
         )
         self._runners[chat_id, epoch] = runner
         self._idle.clear()
-        task = group.create_task(self._answer(runner), name=f"answering {chat_id}")
+        task = group.create_task(self._answer(runner), name=f"answering {chat_id}", context=self._context.copy())
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return runner
