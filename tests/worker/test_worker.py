@@ -360,12 +360,19 @@ async def test_a_worker_that_lost_a_chat_says_so(harness: AppHarness) -> None:
 @pytest.mark.may_log("the turn failed: an error in the server")
 async def test_a_reply_that_the_database_will_never_take_fails_and_is_not_asked_for_again(harness: AppHarness) -> None:
     """R6 in the worker: the guilty chat fails, with what the journal has; it does not go round in circles."""
+    refused = asyncio.Event()
 
     class Refusing(WatchedStore):
         async def append(self, rows: Any) -> Any:
+            refused.set()
             raise BadRows("The database refused a journal row.")
 
-    await harness.start_worker(ScriptedModel([say("Hi")]), store=Refusing(harness.store))
+    async def stream() -> AsyncIterator[Part]:
+        yield parts.text_delta("1", "Hi")
+        await refused.wait()  # a reply in one piece would be written with its end
+        yield parts.finish()
+
+    await harness.start_worker(ScriptedModel([lambda call: stream()]), store=Refusing(harness.store))
     chat = await harness.app.create_chat()
     with pytest.raises(ModelFailed, match="Internal server error"):
         await chat.send("Hello")
