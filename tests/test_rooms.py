@@ -27,7 +27,7 @@ PACKAGE: Final = Path(__file__).parent.parent / "src" / "indelible"
 AT_MOST: Final[Mapping[str, float]] = {
     "modules": 276,
     "lines": 59_700,
-    "lines of the largest module": 489,
+    "lines of the largest module": 499,
     "modules under 40 lines": 34,
     "preamble, % of all lines": 13.9,
     "modules in circles, with imports inside functions": 0,

@@ -75,6 +75,7 @@ class ChatRunner:
         self.chat_id = chat_id
         self.epoch = epoch
         self.ended_turns = 0
+        self.is_ending = False  # the end of its turn is being written, or was
         self._pulse = pulse
         self._on_turn = on_turn
         self._deps = deps
@@ -131,6 +132,7 @@ class ChatRunner:
         ):
             writer = TurnWriter(self._deps, work, scope, self._worker_scope, log, pulse=self._pulse, begun=begun)
             self._scope, self._writer, self._turn_id = scope, writer, work.turn_id
+            self.is_ending = False
             _log.info("turn started")
             try:
                 end = await self._drive(work, plan, writer, scope)
@@ -188,6 +190,7 @@ class ChatRunner:
         """One end, one command. A step committed during a stop has already ended the turn."""
         if writer.ended:
             return
+        self.is_ending = True
         match end:
             case host.TurnCompleted():
                 await writer.finish(end.step, limit=_LIMITS.get(end.reason))

@@ -179,13 +179,15 @@ class Worker:
     def reserve(self, chat_id: str, owner_id: str) -> KeptPlace | None:
         """Keep a place for a turn that a command may begin now.
 
-        None if another chat may be waiting for it, or the last runner of this one is still ending: a hint finds it.
+        None if another chat may be waiting for it, or a runner of this one is still at work: a hint finds it. A reader may
+        see the end of a turn before its runner has noticed the commit, so one that is ending its turn is no obstacle:
+        the transaction finds out whether that end or this turn was first.
         """
         if self._group is None or self._stopping or self._has_backlog or self._pulse.is_doubtful or self._is_trying():
             return None
         if self._count_free() <= self._claimed + len(self._hinted) or chat_id in self._places:
             return None
-        if any(chat_id == running for running, _ in self._runners):
+        if any(chat_id == running and not runner.is_ending for (running, _), runner in self._runners.items()):
             return None
         self._idle.clear()
         return self._places.reserve(chat_id, owner_id)
