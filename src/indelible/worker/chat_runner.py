@@ -12,7 +12,6 @@ over, or held by another worker.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 from indelible.api.records import RunKind
@@ -175,10 +174,19 @@ class ChatRunner:
             return host.TurnFailed(error=error)
 
     async def _save(self, end: host.TurnEnd, writer: TurnWriter, scope: CancelScope) -> host.TurnEnd:
-        """Save an end. A reply that cannot be saved as complete fails, with the output in the journal (R6)."""
-        save = partial(self._write_end, writer)
+        """Save an end; returns the actual one. A shutdown that comes after it was saved changes nothing of it.
+
+        A reply that cannot be saved as complete fails, with the output in the journal (R6).
+        """
+        saved: list[host.TurnEnd] = []
+
+        async def save(end: host.TurnEnd) -> None:
+            await self._write_end(writer, end)
+            saved.append(end)
+
         try:
-            return await save_end(end, save, scope=scope, host=writer)
+            actual = await save_end(end, save, scope=scope, host=writer)
+            return saved[-1] if saved and isinstance(actual, host.TurnShutDown) else actual
         except (Lost, NotFound):
             raise
         except Exception as error:
