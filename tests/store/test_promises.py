@@ -85,7 +85,7 @@ KEPT_BY = {
     },
     "revive": {
         "A worker that was declared gone": "a_worker_that_was_declared_gone_and_lives_counts_as_alive_again",
-        "What was taken from it": "what_was_acquired_from_a_worker_that_lives_is_no_takeover",
+        "What was taken from it": "what_was_taken_from_a_worker_that_lives_is_no_takeover",
     },
     "retire": {"Remove a worker": "a_retired_worker_hands_over_at_once"},
     "retire_all": {

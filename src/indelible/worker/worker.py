@@ -179,8 +179,8 @@ class Worker:
     def reserve(self, chat_id: str, owner_id: str) -> KeptPlace | None:
         """Keep a place for a turn that a command may begin now.
 
-        None if another chat may be waiting for it, or a runner of this one is still at work: a hint finds it. One that is
-        writing the end of its turn does not count: readers see that end first, and the locked row decides.
+        None if another chat may be waiting for it, or a runner of this one is still at work: a hint finds it. One that
+        is writing the end of its turn does not count: readers see that end first, and the locked row decides.
         """
         if self._group is None or self._stopping or self._has_backlog or self._pulse.is_doubtful or self._is_trying():
             return None
