@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from tests.feed.feed_harness import FeedHarness
+from tests.support.waiting import deadline
 
 from indelible.api.events import FeedEvent, Position
 from indelible.content import Finish
@@ -116,6 +117,28 @@ async def test_a_reader_that_follows_its_command_asks_only_if_something_came_sin
     await chat.do(c.UpdateChat(), payload=ChatPatch(title="Rain"))
     async with harness.feed.follow(chat.id, after) as reader:
         assert (await anext(reader)).data == {"title": "Rain"}
+
+
+async def test_a_reader_that_follows_a_command_of_long_ago_reads_what_came_since(harness: FeedHarness) -> None:
+    """A request that is repeated with its key gets its first answer, however much has been told to others since."""
+    chat = await harness.create_chat()
+    after = await write_cursor(harness, chat.id)
+    async with harness.read(chat) as seen:
+        await seen.catch_up()
+        await chat.do(c.UpdateChat(), payload=ChatPatch(title="Rain"))
+        await seen.wait_for("chat")
+    for _ in range(2):
+        async with deadline("what came since"), harness.feed.follow(chat.id, after) as reader:
+            assert (await anext(reader)).data == {"title": "Rain"}
+
+
+async def test_a_reader_that_follows_its_command_while_another_one_joins_misses_nothing(harness: FeedHarness) -> None:
+    chat = await harness.create_chat()
+    after = await write_cursor(harness, chat.id)
+    await chat.do(c.UpdateChat(), payload=ChatPatch(title="Rain"))
+    async with harness.feed._join(chat.id):  # it has no snapshot yet
+        async with deadline("what came since"), harness.feed.follow(chat.id, after) as reader:
+            assert (await anext(reader)).data == {"title": "Rain"}
 
 
 async def test_a_reader_gets_what_its_command_brought_beyond_its_own_answer(harness: FeedHarness) -> None:

@@ -83,9 +83,9 @@ async def start(
     return running
 
 
-async def wait_for_room(running: RunningWorker) -> None:
+async def wait_for_room(running: RunningWorker, chat: Chat | None = None) -> None:
     """A runner ends a moment after its turn, and a place in doubt is free when the chat was read."""
-    while (place := running.worker.reserve("chat_x", "user_x")) is None:
+    while (place := running.worker.reserve("chat_x" if chat is None else chat.id, "user_x")) is None:
         await asyncio.sleep(0)
     place.give_back()
 
@@ -93,6 +93,11 @@ async def wait_for_room(running: RunningWorker) -> None:
 async def stop(harness: AppHarness, chat: Chat) -> None:
     """A stop whose hint is not lost."""
     await harness.store.execute(chat.id, Interrupt())
+    publish(harness, chat)
+
+
+def publish(harness: AppHarness, chat: Chat) -> None:
+    """A hint that is not lost."""
     cast(DroppingNotifier, harness.notifier).publish(Changed(frozenset({chat.id})))
 
 
@@ -109,10 +114,11 @@ async def test_a_message_is_answered_without_a_hint_and_without_another_look_at_
     silent: AppHarness,
 ) -> None:
     store = Noting(silent.store)
-    await start(silent, Echo(), store=store)
+    running = await start(silent, Echo(), store=store)
     chat = await silent.app.create_chat()
     store.asked.clear()
     assert (await chat.send("Rain?")).text == "Rain?"
+    await wait_for_room(running, chat)
     assert (await chat.send("And now?")).text == "And now?"
     assert store.asked == ["finish_turn", "finish_turn"]
     assert [end for *_, end in await load_attempts(silent, chat)] == ["complete", "complete"]
@@ -120,9 +126,10 @@ async def test_a_message_is_answered_without_a_hint_and_without_another_look_at_
 
 async def test_a_turn_of_one_token_has_three_transactions_of_its_own(silent: AppHarness) -> None:
     """The message with all that begins with it, one row of the journal, and the end."""
-    await start(silent, Echo())
+    running = await start(silent, Echo())
     chat = await silent.app.create_chat()
     await chat.send("Rain?")
+    await wait_for_room(running, chat)
     writing = "BEGIN IMMEDIATE" if silent.engine.dialect.name == "sqlite" else "BEGIN ISOLATION LEVEL READ COMMITTED"
     with observed(get_database(silent.engine)) as sent:
         await chat.send("And now?")
@@ -132,12 +139,14 @@ async def test_a_turn_of_one_token_has_three_transactions_of_its_own(silent: App
 
 async def test_a_new_chat_with_a_message_and_every_way_to_ask_again_begin_at_once(silent: AppHarness) -> None:
     store = Noting(silent.store)
-    await start(silent, Echo(), store=store)
+    running = await start(silent, Echo(), store=store)
     store.asked.clear()
     chat = await silent.app.create_chat("One")
     await silent.wait_for_end(chat)
     first, reply = await chat.messages()
+    await wait_for_room(running, chat)
     await chat.regenerate(reply.id)
+    await wait_for_room(running, chat)
     await chat.edit(first.id, "Two")
     assert store.asked == ["finish_turn"] * 3
     assert outline(await chat.messages()) == [("user", "Two"), ("assistant", "Two")]
@@ -146,10 +155,11 @@ async def test_a_new_chat_with_a_message_and_every_way_to_ask_again_begin_at_onc
 async def test_results_resume_a_turn_at_once(silent: AppHarness) -> None:
     call = [parts.tool_call("c1", "look", "{}"), parts.finish("tool_calls")]
     store, look = Noting(silent.store), ToolSpec(name="look")
-    await start(silent, ScriptedModel([HI, call, HI]), store=store)
+    running = await start(silent, ScriptedModel([HI, call, HI]), store=store)
     chat = await silent.app.create_chat(tools=[look])
     store.asked.clear()
     await chat.send("Look")
+    await wait_for_room(running, chat)
     await chat.submit_tool_results([ToolResult("c1", "look", "a tree")])
     assert store.asked == ["await_action", "finish_turn"]
     assert [(step, number) for step, number, *_ in await load_attempts(silent, chat)] == [(1, 1), (2, 1)]
@@ -206,10 +216,11 @@ async def test_a_model_that_is_not_there_fails_the_turn_before_an_attempt(silent
 
 async def test_a_model_is_known_after_its_first_reply(silent: AppHarness) -> None:
     store = Noting(silent.store)
-    await start(silent, Echo(), models={"other": ScriptedModel([HI, HI], name="other-1")}, store=store)
+    running = await start(silent, Echo(), models={"other": ScriptedModel([HI, HI], name="other-1")}, store=store)
     chat = await silent.app.create_chat(model="other")
     store.asked.clear()
     await chat.send("One")
+    await wait_for_room(running, chat)
     await chat.send("Two")
     assert store.asked == ["start_attempt", "finish_turn", "finish_turn"]
     assert [model for *_, model, _ in await load_attempts(silent, chat)] == ["other-1", "other-1"]
@@ -217,9 +228,10 @@ async def test_a_model_is_known_after_its_first_reply(silent: AppHarness) -> Non
 
 async def test_a_model_that_was_exchanged_meanwhile_gets_an_attempt_of_its_own(silent: AppHarness) -> None:
     models: dict[str, Any] = {"other": ScriptedModel([HI], name="old")}
-    await start(silent, Echo(), models=models)
+    running = await start(silent, Echo(), models=models)
     chat = await silent.app.create_chat(model="other")
     await chat.send("One")
+    await wait_for_room(running, chat)
     models["other"] = ScriptedModel([HI], name="new")
     assert (await chat.send("Two")).text == "Hi"
     _, opened, used = await load_attempts(silent, chat)
@@ -250,9 +262,10 @@ async def test_a_file_is_read_before_the_attempt_begins(silent: AppHarness) -> N
 async def test_a_conversation_that_fills_the_window_is_shortened_before_the_attempt_begins(silent: AppHarness) -> None:
     full = [parts.text_delta("1", "Hi"), parts.finish(usage=Usage(input_tokens=90, output_tokens=9))]
     model, store = ScriptedModel([HI, full, HI, HI], context_limit=100), Noting(silent.store)
-    await start(silent, model, store=store)
+    running = await start(silent, model, store=store)
     chat = await silent.app.create_chat()
     await chat.send("One")
+    await wait_for_room(running, chat)
     store.asked.clear()
     await chat.send("Two")
     assert store.asked == ["keep_summary", "start_attempt", "finish_turn"]
@@ -260,9 +273,10 @@ async def test_a_conversation_that_fills_the_window_is_shortened_before_the_atte
 
 async def test_a_summary_that_is_asked_for_begins_with_its_lease(silent: AppHarness) -> None:
     store = Noting(silent.store)
-    await start(silent, ScriptedModel([HI, HI, HI]), store=store)
+    running = await start(silent, ScriptedModel([HI, HI, HI]), store=store)
     chat = await silent.app.create_chat()
     await chat.send("One")
+    await wait_for_room(running, chat)
     store.asked.clear()
     await chat.compact()
     assert store.asked == ["finish_turn"]
@@ -318,6 +332,19 @@ async def test_a_chat_that_waits_longer_is_not_passed(silent: AppHarness) -> Non
     await stop(silent, also)
     await silent.wait_for_text(last, "hang 3")
     await stop(silent, last)
+
+
+async def test_a_chat_that_found_no_room_beside_a_place_is_found_when_the_place_is_free(silent: AppHarness) -> None:
+    running = await start(silent, Echo(), settings={"worker_max_chats": 1})
+    place = running.worker.reserve("chat_x", "user_x")
+    assert place is not None
+    silent.reserve = None
+    waiting = await silent.app.create_chat("Rain?")
+    publish(silent, waiting)
+    while not running.worker._has_backlog:
+        await asyncio.sleep(0)
+    place.give_back()
+    await silent.wait_for_end(waiting)
 
 
 # --- what goes wrong in between ---

@@ -54,7 +54,10 @@ _log: Final = logging.getLogger(__name__)
 
 
 class _Unread(NamedTuple):
-    """How far a chat without readers has come, and what comes after the command that its reader follows, if known."""
+    """How far a chat without readers has come, and what comes after the command that its reader follows, if known.
+
+    A chat that is not remembered may have come any way.
+    """
 
     seq: int
     changes: Changes | None = None
@@ -145,17 +148,20 @@ class Feed:
 
     @asynccontextmanager
     async def follow(self, chat_id: str, after: str, *, stays: Stays | None = None) -> AsyncIterator[Reader]:
-        """Read the events that follow a command that was just executed. `after` is the cursor in its result.
+        """Read the events that follow a command. `after` is the cursor in its result.
 
-        That cursor needs no check, so joining costs no query.
+        That cursor needs no check, so joining costs no query, if the command was just executed in this process.
         """
+        unread = self._unread.pop(chat_id, None)
         async with self._join(chat_id, stays=stays) as (channel, reader):
             position = channel.loader.cursors.read(after)
             assert position is not None
+            is_kept_up = channel.position is not None  # with what happens, for another reader
             channel.start(position)
             reader.start_at(position)
-            unread = self._unread.pop(chat_id, _NOTHING_UNREAD)
-            if unread.seq > position.seq:  # something has happened since the command
+            if unread is None and not is_kept_up:  # a request that was repeated, or what came since was told to others
+                channel.refresh()
+            elif unread is not None and unread.seq > position.seq:  # something has happened since the command
                 if unread.changes is None:
                     channel.refresh()
                 else:
@@ -287,6 +293,7 @@ class Feed:
 
     def _open_channel(self, chat_id: str) -> Channel:
         channel = self._channels[chat_id] = Channel(self._make_loader(chat_id), spawn=self._spawn)
+        self._unread.pop(chat_id, None)  # what follows is told to the channel
         self.on_watched(chat_id)
         return channel
 

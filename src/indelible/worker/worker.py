@@ -222,6 +222,9 @@ class Worker:
 
     def _note_end(self) -> None:
         """A place or a runner is gone."""
+        if self._has_backlog or self._has_users_at_limit:
+            self._must_poll = True  # there is room for one more, of this worker or of this user
+            self._woken.set()
         if not self._runners and not self._places:
             self._idle.set()
             self._woken.set()
@@ -395,9 +398,6 @@ class Worker:
             if runner.chat_id in self._leaving:
                 self._leaving.discard(runner.chat_id)
                 self._hinted.add(runner.chat_id)
-                self._woken.set()
-            if self._has_backlog or self._has_users_at_limit:
-                self._must_poll = True  # there is room for one more, of this worker or of this user
                 self._woken.set()
             self._note_end()
 
