@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.support.examples import count_examples
 
 from indelible.store.journal.pace import (
-    FIRST_PATIENCE,
+    FIRST_TRIAL,
+    LATEST_TRIAL,
     LITTLE,
-    LONGEST_PATIENCE,
     LONGEST_SPREAD,
     TOO_MUCH,
     Spread,
@@ -70,7 +70,7 @@ def test_when_the_pressure_is_gone_the_chats_are_soon_in_each_flush_again() -> N
 def test_where_a_commit_takes_long_whatever_is_in_it_the_spread_is_given_up_too(commit_takes: float) -> None:
     pressed = live(100.0, flushes=100)[-1]
     assert pressed.flushes == LONGEST_SPREAD
-    assert follow(pressed, [commit_takes] * (LONGEST_SPREAD * FIRST_PATIENCE))[-1].flushes == 1
+    assert follow(pressed, [commit_takes] * (LONGEST_SPREAD * FIRST_TRIAL))[-1].flushes == 1
 
 
 @given(st.floats(TOO_MUCH * 1.05, LONGEST_SPREAD - 0.1))
@@ -79,7 +79,7 @@ def test_a_spread_that_is_needed_is_given_up_on_trial_ever_more_rarely(chats_tak
     history = [spread.flushes for spread in live(chats_take, flushes=100_000)]
     settled = history[300]
     assert sum(flushes != settled for flushes in history[300:]) <= 0.01 * len(history)
-    later = history[-2 * LONGEST_PATIENCE :]
+    later = history[-2 * LATEST_TRIAL :]
     assert sum(a != b for a, b in pairwise(later)) <= 2 * 4
 
 

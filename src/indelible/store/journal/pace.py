@@ -24,9 +24,9 @@ TOO_MUCH: Final = 1.0
 """Flushes that take this many intervals on average, their delay included, are spread further."""
 LITTLE: Final = 0.5
 """If the chats in fewer flushes would take less than this, they are spread less."""
-FIRST_PATIENCE: Final = 500
+FIRST_TRIAL: Final = 500
 """After so many flushes with a spread one less is tried."""
-LONGEST_PATIENCE: Final = 16_000
+LATEST_TRIAL: Final = 16_000
 _MOST: Final = 2.0
 """A flush counts as this many intervals at most: a single one that was stuck says little about the next."""
 _FLUSHES: Final = 8
@@ -36,13 +36,13 @@ _SHORTEST_INTERVAL_S: Final = 0.02
 class Spread(NamedTuple):
     """The chats are spread over so many flushes. `load` is how many intervals one of them takes on average.
 
-    It was `held` for so many flushes, and after `patience` of them one less is tried; `is_trial`: this is a try.
+    It was `held` for so many flushes, and after `trial_after` of them one less is tried; `is_trial`: this is a try.
     """
 
     flushes: int = 1
     load: float = 0.0
     held: int = 0
-    patience: int = FIRST_PATIENCE
+    trial_after: int = FIRST_TRIAL
     is_trial: bool = False
 
 
@@ -52,12 +52,12 @@ def follow_load(spread: Spread, *, duration_s: float, late_s: float, interval_s:
     load = spread.load + (min(intervals, _MOST) - spread.load) / _FLUSHES
     flushes, held = spread.flushes, spread.held + 1
     if load > TOO_MUCH and flushes < LONGEST_SPREAD:
-        has_failed = spread.is_trial and held < spread.patience
-        patience = min(2 * spread.patience, LONGEST_PATIENCE) if has_failed else FIRST_PATIENCE
-        return Spread(flushes + 1, load * flushes / (flushes + 1), patience=patience)
+        has_failed = spread.is_trial and held < spread.trial_after
+        trial_after = min(2 * spread.trial_after, LATEST_TRIAL) if has_failed else FIRST_TRIAL
+        return Spread(flushes + 1, load * flushes / (flushes + 1), trial_after=trial_after)
     if flushes > 1 and load * flushes / (flushes - 1) < LITTLE:
         return Spread(flushes - 1, load * flushes / (flushes - 1))
-    if flushes > 1 and held >= spread.patience and load <= TOO_MUCH:
-        patience = FIRST_PATIENCE if spread.is_trial else spread.patience
-        return Spread(flushes - 1, load, patience=patience, is_trial=True)
+    if flushes > 1 and held >= spread.trial_after and load <= TOO_MUCH:
+        trial_after = FIRST_TRIAL if spread.is_trial else spread.trial_after
+        return Spread(flushes - 1, load, trial_after=trial_after, is_trial=True)
     return spread._replace(load=load, held=held)
