@@ -25,6 +25,7 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple, Self
 
 from indelible.clock import Clock
+from indelible.store.database.errors import DatabaseUnreachable, read_failure
 from indelible.store.database.postgres import connect
 from indelible.store.queries.liveness import BUSY_STATUSES, build_alive
 
@@ -118,9 +119,9 @@ class LockSession:
                 if clock.monotonic() >= limit_s:
                     return False
                 await clock.sleep(_CHECK_INTERVAL_S)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError):
-            if self.is_lost:
-                raise
+        except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            if self.is_lost or isinstance(read_failure(error, "the server"), DatabaseUnreachable):
+                raise  # it went away meanwhile
             return False  # it does not know these locks, or does not show them
         finally:
             probe.terminate()
