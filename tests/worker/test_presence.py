@@ -21,9 +21,10 @@ from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.databases import execute
 from tests.store.driver import OWNER, settle_in
+from tests.support.app_harness import AppHarness, WatchedStore
 from tests.support.engine import begin_read, begin_write, get_database
 from tests.support.tables import turns, workers
-from tests.support.waiting import deadline, poll_until
+from tests.support.waiting import deadline, poll_until, wait_for_task
 
 from indelible.clock import Clock, SystemClock
 from indelible.content import Text
@@ -343,3 +344,33 @@ async def test_without_sessions_for_locks_a_worker_only_beats(crowd: Crowd) -> N
 
     await crowd.wait(has_beaten)
     assert (await crowd.read("worker_a")).lock_key is None
+
+
+@on_postgres
+async def test_a_worker_that_leaves_is_not_declared_gone_while_it_writes_its_last(
+    harness: AppHarness, crowd: Crowd, database: str
+) -> None:
+    """Its lock is free then, and others would end its debug records."""
+    last, may_leave = asyncio.Event(), asyncio.Event()
+
+    class Slow(WatchedStore):
+        async def retire(self, worker_id: str) -> None:
+            last.set()
+            await may_leave.wait()
+            await self._store.retire(worker_id)
+
+    open_session = partial(LockSession.open, parse_address(database).make_postgres_options())
+    running = await harness.start_worker(store=Slow(harness.store), open_session=open_session)
+    leaving = running.worker.id
+    await crowd.wait(partial(crowd.has_lock, leaving))
+    await crowd.join("worker_b")
+    running.worker.stop()
+    await last.wait()
+    try:
+        session = crowd.sessions["worker_b"][-1]
+        looks = session.looks
+        await crowd.wait(lambda: session.looks > looks + 4, moving=True)
+        assert not await crowd.is_gone(leaving)
+    finally:
+        may_leave.set()
+    await wait_for_task(running.task)

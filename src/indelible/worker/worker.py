@@ -488,6 +488,8 @@ class Worker:
             task.cancel()
 
     async def _leave(self) -> None:
+        """Say first that its lock is gone and it is not: only the lease counts until it retires."""
+        await self._survive(partial(self._deps.store.beat, self.id), what="the last heartbeat")
         await self._survive(self._release_orphans, what="releasing chats")
         if self._deps.recorder is not None:
             await self._deps.recorder.drain()  # before `retire`: other workers end the open records of a retired one
