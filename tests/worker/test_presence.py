@@ -32,7 +32,8 @@ from indelible.machine.commands import Acquire, Create
 from indelible.metrics import Metrics
 from indelible.notify import Changed, LocalNotifier
 from indelible.store.database.address import parse_address
-from indelible.store.database.session_lock import APPLICATION_NAME, FreeLock, LockCheck, LockSession
+from indelible.store.database.migrate import migrate, open_database
+from indelible.store.database.session_lock import APPLICATION_NAME, FreeLock, LockCheck, LockSession, make_key
 from indelible.store.payloads import NewChat
 from indelible.store.store import Store
 from indelible.testing import ManualClock
@@ -225,6 +226,11 @@ async def operating(database: str) -> AsyncIterator[Any]:
         await operator.close()
 
 
+async def has_gone(operator: Any) -> bool:
+    """Whether the only worker there is was declared gone."""
+    return await operator.fetchval("SELECT gone_at FROM workers") is not None
+
+
 on_postgres = pytest.mark.parametrize("migrated", ["postgresql"], indirect=True)
 
 
@@ -294,6 +300,40 @@ async def test_whoever_lost_its_own_connection_judges_nobody_for_a_while(crowd: 
         await crowd.look("worker_b")
         assert not await crowd.is_gone("worker_a")
     await crowd.wait(partial(crowd.is_gone, "worker_a"), moving=True)
+
+
+@on_postgres
+async def test_whoever_finds_a_server_that_has_just_started_judges_nobody_for_a_while(
+    crowd: Crowd, new_postgres: str, engine: AsyncEngine
+) -> None:
+    """Whoever starts right then has lost no connection, but the others have, and need a moment to come back."""
+    name = new_postgres.rpartition("?")[0].rpartition("/")[2]
+    begins = "SELECT clock_timestamp()"
+    new = f"CREATE FUNCTION pretended.pg_postmaster_start_time() RETURNS timestamptz LANGUAGE sql AS '{begins}'"
+    path = f"ALTER DATABASE {name} SET search_path = pretended, pg_catalog, public"
+    await migrate(new_postgres)
+    await execute(new_postgres, "CREATE SCHEMA pretended", new, path)
+    opened = await open_database(parse_address(new_postgres))
+    crowd.store, crowd.database = Store(opened, lease_timeout_s=3600), new_postgres
+    await crowd.store.beat("worker_a", lock_key=make_key())
+    crowd.start(None)
+    await crowd.wait(lambda: bool(crowd.sessions.get(None)), moving=True)
+    session = crowd.sessions[None][0]
+    await crowd.wait(lambda: session.looks > 0)
+    began_s = crowd.clock.monotonic()
+    async with operating(new_postgres) as operator:
+        while crowd.clock.monotonic() < began_s + BLIND_S - 2 * IDLE_INTERVAL_S:
+            looks = session.looks
+            await crowd.clock.advance(IDLE_INTERVAL_S)
+
+            async def has_looked() -> bool:
+                return session.looks > looks or await has_gone(operator)  # noqa: B023
+
+            await crowd.wait(has_looked)
+            assert not await has_gone(operator)
+        await crowd.wait(partial(has_gone, operator), moving=True)
+    await crowd.die(None)
+    await opened.close()
 
 
 @on_postgres

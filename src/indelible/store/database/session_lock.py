@@ -61,6 +61,7 @@ _CHECK: Final = f"""
         WHERE w.lock_key IS NOT NULL AND NOT {build_held("w.lock_key")} AND w.id IN ({build_alive("postgresql", 1)})
     ) AS free ON TRUE
     """
+_SERVER_AGE: Final = "SELECT CAST(extract(epoch FROM clock_timestamp() - pg_postmaster_start_time()) AS FLOAT8)"
 _IS_HELD: Final = f"SELECT {build_held('CAST($1 AS BIGINT)')}"
 
 
@@ -139,6 +140,10 @@ class LockSession:
         rows = await self._driver.fetch(_CHECK, timedelta(seconds=lease_timeout_s), worker_id or "")
         free = [FreeLock(row["id"], row["lock_key"]) for row in rows if row["id"] is not None]
         return LockCheck(free, rows[0]["are_busy"])
+
+    async def find_server_age(self) -> float:
+        """How many seconds ago the server was started, and had no session."""
+        return float(await self._driver.fetchval(_SERVER_AGE))
 
     @property
     def is_lost(self) -> bool:
