@@ -30,6 +30,8 @@ Change = Callable[[Sequence[JournalRow]], Sequence[JournalRow]]
 AWAY: Final = pytest.mark.may_log("WARNING indelible.feed.fanout: Redis can't be used")
 ROWS: Final = 40
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+NO_TEXT: Final = b"\x92\xa2\xff\xfe\x90"
+DEEP: Final = b"\x91\x96\xa1a\xa1b\x01\x01\xc4\x01x" + b"\x91" * 100_000
 RIGHTS: Final = PAGE.partition("With ACLs, a user needs `")[2].partition("`")[0].split()
 
 
@@ -235,10 +237,19 @@ async def test_messages_that_nobody_can_read_are_ignored(own_postgres: str, redi
     async with run_two(own_postgres, redis.url) as (writing, reading):
         assert reading.fanout is not None
         stranger = Redis.from_url(redis.url)
-        for garbage in (b"", b"\xc1", b'[{"chat_id": 7}]', encode([TextDelta("1", "Rain")])):
+        for garbage in (b"", b"\xc1", b'[{"chat_id": 7}]', encode([TextDelta("1", "Rain")]), NO_TEXT, DEEP):
             for channel in (reading.fanout.inbox, reading.fanout.announcements):
                 assert await stranger.publish(channel, garbage)
         await stranger.aclose()
+        await check_that_rows_come(writing, reading)
+    assert reading.counted.connected == [True, False]
+
+
+async def test_options_in_the_url_that_would_keep_rows_from_coming_have_no_effect(
+    own_postgres: str, redis: RedisServer
+) -> None:
+    url = f"{redis.url}?protocol=3&decode_responses=true&socket_timeout=0.001"
+    async with run_two(own_postgres, url) as (writing, reading):
         await check_that_rows_come(writing, reading)
     assert reading.counted.connected == [True, False]
 
@@ -276,6 +287,8 @@ def test_a_url_that_cannot_be_one_is_refused_and_not_shown(url: str) -> None:
         ("redis://:s%40cret@host:6379/0", "s@cret"),
         ("rediss://ada:secret@host", "secret"),
         ("unix:///run/redis.sock", None),
+        ("redis://host?password=s%40cret", "s@cret"),
+        ("unix:///run/redis.sock?db=1&password=secret", "secret"),
     ],
 )
 def test_the_password_in_a_url_is_found(url: str, password: str | None) -> None:

@@ -261,6 +261,25 @@ async def test_a_lane_whose_rows_fail_holds_up_no_other_and_sends_the_same_rows_
         assert lanes.journal.is_healthy
 
 
+@pytest.mark.may_log("writing the journal failed; trying again")
+async def test_a_lane_that_failed_and_then_learned_that_a_row_is_refused_is_in_trouble_no_more(
+    lanes: Lanes, engine: AsyncEngine
+) -> None:
+    """The database answered. Otherwise all attempts would read token by token until that lane has a row again."""
+    faulty, other = await start_writers(lanes, engine, "faulty", "other")
+    async with lanes.running():
+        await lanes.speak(other)
+        faulty.publish(TextDelta("1", "refused"))
+        (await lanes.store.wait_for("faulty")).fate.set_result("failed")
+        await lanes.store.watched.wait_until(lambda: not lanes.store.parked)
+        await lanes.clock.advance(0.05)
+        (await lanes.store.wait_for("faulty")).fate.set_result("refused")
+        await lanes.store.watched.wait_until(lambda: not lanes.store.parked)
+        await lanes.clock.advance(0)
+        assert isinstance(faulty.over, BadRows)
+        assert lanes.journal.is_healthy
+
+
 async def test_a_row_that_was_skipped_waits_for_the_interval_whatever_waits_behind_it(
     lanes: Lanes, engine: AsyncEngine
 ) -> None:

@@ -6,10 +6,19 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.examples import count_examples
 
-from indelible.store.journal.pace import LITTLE, LONGEST_SPREAD, TOO_MUCH, Spread, follow_load
+from indelible.store.journal.pace import (
+    FIRST_TRIAL,
+    LATEST_TRIAL,
+    LITTLE,
+    LONGEST_SPREAD,
+    TOO_MUCH,
+    Spread,
+    follow_load,
+)
 
 INTERVAL_S = 0.02
 AT_EASE = Spread()
@@ -55,6 +64,23 @@ def test_under_pressure_the_chats_are_spread_step_by_step_and_not_beyond_the_lon
 def test_when_the_pressure_is_gone_the_chats_are_soon_in_each_flush_again() -> None:
     pressed = live(100.0, flushes=100)[-1]
     assert live(0.4, flushes=40, spread=pressed)[-1].flushes == 1
+
+
+@pytest.mark.parametrize("commit_takes", [0.25, 0.5, 0.75, 0.95])
+def test_where_a_commit_takes_long_whatever_is_in_it_the_spread_is_given_up_too(commit_takes: float) -> None:
+    pressed = live(100.0, flushes=100)[-1]
+    assert pressed.flushes == LONGEST_SPREAD
+    assert follow(pressed, [commit_takes] * (LONGEST_SPREAD * FIRST_TRIAL))[-1].flushes == 1
+
+
+@given(st.floats(TOO_MUCH * 1.05, LONGEST_SPREAD - 0.1))
+@settings(max_examples=count_examples(10), deadline=None)
+def test_a_spread_that_is_needed_is_given_up_on_trial_ever_more_rarely(chats_take: float) -> None:
+    history = [spread.flushes for spread in live(chats_take, flushes=100_000)]
+    settled = history[300]
+    assert sum(flushes != settled for flushes in history[300:]) <= 0.01 * len(history)
+    later = history[-2 * LATEST_TRIAL :]
+    assert sum(a != b for a, b in pairwise(later)) <= 2 * 4
 
 
 @given(st.floats(0, 50), st.integers(1, LONGEST_SPREAD), st.floats(0, 4))

@@ -144,3 +144,12 @@ async def test_locks_that_outlive_their_connection_are_not_relied_on(address: st
 async def test_a_database_that_does_not_show_its_locks_is_not_relied_on(address: str) -> None:
     await pretend(address, "CREATE VIEW pretended.pg_locks AS SELECT 1 AS nothing")
     assert not await prove(address)
+
+
+async def test_a_server_that_goes_away_while_locks_are_proved_proves_nothing(address: str) -> None:
+    """A process that starts then tries again, and does not rely on the lease alone for as long as it lives."""
+    ends = "SELECT pg_terminate_backend(pg_backend_pid())"
+    goes = f"CREATE FUNCTION pretended.pg_advisory_lock_shared(bigint) RETURNS boolean LANGUAGE sql AS '{ends}'"
+    await pretend(address, goes)
+    with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)):
+        await prove(address)

@@ -54,6 +54,7 @@ from indelible.testing import ScriptedModel
 from indelible.testing.invariants import StoredChat, find_faults, load_chat
 from indelible.tools.toolset import AnyTool
 from indelible.worker.dependencies import WorkerDependencies
+from indelible.worker.presence import OpenSession
 from indelible.worker.worker import Worker
 
 NEVER_S: Final = 3600.0
@@ -262,6 +263,7 @@ class AppHarness:
         clock: Clock | None = None,
         metrics: Metrics = NO_METRICS,
         recorder: DebugRecorder | None = None,
+        open_session: OpenSession | None = None,
     ) -> RunningWorker:
         """Start a worker that answers with this model; returns when it is ready. If it breaks, the test ends."""
 
@@ -283,6 +285,7 @@ class AppHarness:
             client_tools=client_tools,
             metrics=metrics,
             recorder=recorder,
+            open_session=open_session,
             files=FileStore(opened.database, [DatabaseBytes(opened.database)]),
         )
         worker = Worker(deps, hints)

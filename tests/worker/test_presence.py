@@ -21,9 +21,10 @@ from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.databases import execute
 from tests.store.driver import OWNER, settle_in
+from tests.support.app_harness import AppHarness, WatchedStore
 from tests.support.engine import begin_read, begin_write, get_database
 from tests.support.tables import turns, workers
-from tests.support.waiting import deadline, poll_until
+from tests.support.waiting import deadline, poll_until, wait_for_task
 
 from indelible.clock import Clock, SystemClock
 from indelible.content import Text
@@ -31,7 +32,8 @@ from indelible.machine.commands import Acquire, Create
 from indelible.metrics import Metrics
 from indelible.notify import Changed, LocalNotifier
 from indelible.store.database.address import parse_address
-from indelible.store.database.session_lock import APPLICATION_NAME, FreeLock, LockCheck, LockSession
+from indelible.store.database.migrate import migrate, open_database
+from indelible.store.database.session_lock import APPLICATION_NAME, FreeLock, LockCheck, LockSession, make_key
 from indelible.store.payloads import NewChat
 from indelible.store.store import Store
 from indelible.testing import ManualClock
@@ -224,6 +226,11 @@ async def operating(database: str) -> AsyncIterator[Any]:
         await operator.close()
 
 
+async def has_gone(operator: Any) -> bool:
+    """Whether the only worker there is was declared gone."""
+    return await operator.fetchval("SELECT gone_at FROM workers") is not None
+
+
 on_postgres = pytest.mark.parametrize("migrated", ["postgresql"], indirect=True)
 
 
@@ -296,6 +303,40 @@ async def test_whoever_lost_its_own_connection_judges_nobody_for_a_while(crowd: 
 
 
 @on_postgres
+async def test_whoever_finds_a_server_that_has_just_started_judges_nobody_for_a_while(
+    crowd: Crowd, new_postgres: str, engine: AsyncEngine
+) -> None:
+    """Whoever starts right then has lost no connection, but the others have, and need a moment to come back."""
+    name = new_postgres.rpartition("?")[0].rpartition("/")[2]
+    begins = "SELECT clock_timestamp()"
+    new = f"CREATE FUNCTION pretended.pg_postmaster_start_time() RETURNS timestamptz LANGUAGE sql AS '{begins}'"
+    path = f"ALTER DATABASE {name} SET search_path = pretended, pg_catalog, public"
+    await migrate(new_postgres)
+    await execute(new_postgres, "CREATE SCHEMA pretended", new, path)
+    opened = await open_database(parse_address(new_postgres))
+    crowd.store, crowd.database = Store(opened, lease_timeout_s=3600), new_postgres
+    await crowd.store.beat("worker_a", lock_key=make_key())
+    crowd.start(None)
+    await crowd.wait(lambda: bool(crowd.sessions.get(None)), moving=True)
+    session = crowd.sessions[None][0]
+    await crowd.wait(lambda: session.looks > 0)
+    began_s = crowd.clock.monotonic()
+    async with operating(new_postgres) as operator:
+        while crowd.clock.monotonic() < began_s + BLIND_S - 2 * IDLE_INTERVAL_S:
+            looks = session.looks
+            await crowd.clock.advance(IDLE_INTERVAL_S)
+
+            async def has_looked() -> bool:
+                return session.looks > looks or await has_gone(operator)  # noqa: B023
+
+            await crowd.wait(has_looked)
+            assert not await has_gone(operator)
+        await crowd.wait(partial(has_gone, operator), moving=True)
+    await crowd.die(None)
+    await opened.close()
+
+
+@on_postgres
 async def test_a_living_worker_that_was_declared_gone_comes_back_and_its_takeovers_do_not_count(
     crowd: Crowd, engine: AsyncEngine
 ) -> None:
@@ -343,3 +384,33 @@ async def test_without_sessions_for_locks_a_worker_only_beats(crowd: Crowd) -> N
 
     await crowd.wait(has_beaten)
     assert (await crowd.read("worker_a")).lock_key is None
+
+
+@on_postgres
+async def test_a_worker_that_leaves_is_not_declared_gone_while_it_writes_its_last(
+    harness: AppHarness, crowd: Crowd, database: str
+) -> None:
+    """Its lock is free then, and others would end its debug records."""
+    last, may_leave = asyncio.Event(), asyncio.Event()
+
+    class Slow(WatchedStore):
+        async def retire(self, worker_id: str) -> None:
+            last.set()
+            await may_leave.wait()
+            await self._store.retire(worker_id)
+
+    open_session = partial(LockSession.open, parse_address(database).make_postgres_options())
+    running = await harness.start_worker(store=Slow(harness.store), open_session=open_session)
+    leaving = running.worker.id
+    await crowd.wait(partial(crowd.has_lock, leaving))
+    await crowd.join("worker_b")
+    running.worker.stop()
+    await last.wait()
+    try:
+        session = crowd.sessions["worker_b"][-1]
+        looks = session.looks
+        await crowd.wait(lambda: session.looks > looks + 4, moving=True)
+        assert not await crowd.is_gone(leaving)
+    finally:
+        may_leave.set()
+    await wait_for_task(running.task)

@@ -26,7 +26,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Seque
 from contextlib import asynccontextmanager
 from itertools import chain
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 
@@ -50,6 +50,9 @@ _CONNECT_TIMEOUT_S: Final = 5.0
 _FIRST_DELAY_S: Final = 0.1
 _LONGEST_DELAY_S: Final = 5.0
 _ROW_OVERHEAD_BYTES: Final = 128
+# Every server speaks version 2. A limit for each read and write costs as much as the message: see `_renew`.
+_OPTIONS: Final = {"protocol": 2, "client_name": "indelible", "socket_timeout": None, "decode_responses": False}
+"""Those in the URL do not replace them."""
 _EXAMPLES: Final = "Give redis://:password@host:6379/0, or rediss:// for TLS."
 _log: Final = logging.getLogger(__name__)
 
@@ -74,6 +77,7 @@ class RowMessage(msgspec.Struct, frozen=True, array_like=True):
 _encode: Final = msgspec.msgpack.Encoder().encode
 _read_rows: Final = msgspec.msgpack.Decoder(list[RowMessage]).decode
 _read_announcement: Final = msgspec.msgpack.Decoder(Announcement).decode
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class Fanout:
@@ -266,8 +270,8 @@ class Fanout:
                     self._receive_rows(_read_rows(content))
                 else:
                     self._note_readers(_read_announcement(content))
-            except msgspec.MsgspecError as error:
-                _log.info("a message of another process is ignored: %s", error)
+            except _UNREADABLE as error:
+                _log.info("a message that nobody can read is ignored: %s", error)
 
     def _receive_rows(self, messages: Sequence[RowMessage]) -> None:
         self._silent_ticks = 0
@@ -314,12 +318,12 @@ async def connect(url: str) -> AsyncIterator[Any]:
 def make_connection(url: str) -> Any:
     """A connection that is not open yet. Raises `Invalid` if the URL, or what it needs, is wrong."""
     try:
-        from redis.asyncio import ConnectionPool  # noqa: PLC0415  (it comes with the extra `redis`)
+        from redis.asyncio.connection import ConnectionPool, parse_url  # noqa: PLC0415  (from the extra `redis`)
     except ImportError as error:
         raise Invalid("redis_url needs a client: pip install 'indelible[redis]'.") from error
     try:
-        # Every server speaks version 2. A limit for each read and write costs as much as the message: see `_renew`.
-        pool = ConnectionPool.from_url(url, protocol=2, client_name="indelible", socket_timeout=None)
+        options: dict[str, Any] = {**parse_url(url), **_OPTIONS}
+        pool = ConnectionPool(**options)
         return pool.make_connection()  # type: ignore[no-untyped-call]
     except (ValueError, TypeError) as error:
         raise Invalid(f"redis_url can't be read. {_EXAMPLES}") from error
@@ -327,7 +331,8 @@ def make_connection(url: str) -> Any:
 
 def find_password(url: str) -> str | None:
     """The password in this URL, which no log and no record may hold."""
-    password = urlsplit(url).password
+    parts = urlsplit(url)
+    password = parts.password or next(iter(parse_qs(parts.query).get("password", ())), None)
     return None if password is None else unquote(password)
 
 

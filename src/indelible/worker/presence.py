@@ -9,9 +9,10 @@ who is alive then gets the same answer (store/queries/liveness.py), and a hint n
 
 The guess may be wrong: a connection can be cut under a living process, which needs some milliseconds to take its lock
 again. That is made rare: a heartbeat carries no key while no lock is held, and is sent at once when that changes; and a
-process that has lost its own connection, as all have when the server restarts, judges nobody until the others have had
-time to come back. A wrong guess costs time and never a word, because epochs fence (store/queries/leases.py). The
-worker's next heartbeat finds that it was declared gone, and takes back what was counted as takeovers.
+process that has lost its own connection, as all have when the server restarts, or that meets a server which has just
+started, judges nobody until the others have had time to come back. A wrong guess costs time and never a word, because
+epochs fence (store/queries/leases.py). The worker's next heartbeat finds that it was declared gone, and takes back what
+was counted as takeovers.
 
 Must stay true (tests/worker/test_presence.py, tests/faults/test_killed_worker.py): a killed worker's chats go on before
 its lease has run out; a living worker is not declared gone when connections are cut or the server restarts; where locks
@@ -47,7 +48,7 @@ _SAME_ABSENCE_S: Final = 3.0
 """A look that finds a lock free this long after the last one is the first one again: this process was frozen."""
 
 BLIND_S: Final = 5.0
-"""How long a process that lost its own connection judges nobody. `_LONGEST_DELAY_S` is much shorter."""
+"""How long nobody is judged after the own connection was lost, or the server started. `_LONGEST_DELAY_S` is shorter."""
 
 _BRIEF_S: Final = 1.0
 """A process without a worker that ends sooner opens no connection for this."""
@@ -193,7 +194,8 @@ class Presence:
 
     async def _check_on(self, session: LockSession, backoff: Backoff) -> None:
         """Look again and again, until the session is lost."""
-        blind_until_s = self._clock.monotonic() + self._blind_s
+        blind_s = max(self._blind_s, BLIND_S - await session.find_server_age())
+        blind_until_s = self._clock.monotonic() + blind_s
         while not session.is_lost:
             self._must_check.clear()
             asked_s = self._clock.monotonic()

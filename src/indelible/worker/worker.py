@@ -193,8 +193,7 @@ class Worker:
 
     def _plan_start(self, work: OpenWork) -> AttemptStart | None:
         try:
-            compact_at = self._deps.settings.compact_at
-            return plan_start(work, self._models.by_name, tools=self._tools, compact_at=compact_at)
+            return plan_start(work, self._models.by_name, tools=self._tools, compact_at=self._deps.settings.compact_at)
         except Exception:  # it must not fail the message, and the runner meets it again
             _log.exception("the first attempt of %s cannot be planned", work.chat_id)
             return None
@@ -488,6 +487,7 @@ class Worker:
             task.cancel()
 
     async def _leave(self) -> None:
+        await self._survive(partial(self._deps.store.beat, self.id), what="a heartbeat")  # its lock is free, it is here
         await self._survive(self._release_orphans, what="releasing chats")
         if self._deps.recorder is not None:
             await self._deps.recorder.drain()  # before `retire`: other workers end the open records of a retired one

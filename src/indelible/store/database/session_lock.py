@@ -25,6 +25,7 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple, Self
 
 from indelible.clock import Clock
+from indelible.store.database.errors import DatabaseUnreachable, read_failure
 from indelible.store.database.postgres import connect
 from indelible.store.queries.liveness import BUSY_STATUSES, build_alive
 
@@ -60,6 +61,7 @@ _CHECK: Final = f"""
         WHERE w.lock_key IS NOT NULL AND NOT {build_held("w.lock_key")} AND w.id IN ({build_alive("postgresql", 1)})
     ) AS free ON TRUE
     """
+_SERVER_AGE: Final = "SELECT CAST(extract(epoch FROM clock_timestamp() - pg_postmaster_start_time()) AS FLOAT8)"
 _IS_HELD: Final = f"SELECT {build_held('CAST($1 AS BIGINT)')}"
 
 
@@ -118,9 +120,9 @@ class LockSession:
                 if clock.monotonic() >= limit_s:
                     return False
                 await clock.sleep(_CHECK_INTERVAL_S)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError):
-            if self.is_lost:
-                raise
+        except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            if self.is_lost or isinstance(read_failure(error, "the server"), DatabaseUnreachable):
+                raise  # it went away meanwhile
             return False  # it does not know these locks, or does not show them
         finally:
             probe.terminate()
@@ -138,6 +140,10 @@ class LockSession:
         rows = await self._driver.fetch(_CHECK, timedelta(seconds=lease_timeout_s), worker_id or "")
         free = [FreeLock(row["id"], row["lock_key"]) for row in rows if row["id"] is not None]
         return LockCheck(free, rows[0]["are_busy"])
+
+    async def find_server_age(self) -> float:
+        """How many seconds ago the server was started, and had no session."""
+        return float(await self._driver.fetchval(_SERVER_AGE))
 
     @property
     def is_lost(self) -> bool:

@@ -88,6 +88,7 @@ class Lane:
             try:
                 appended = await self._store.append(rows)
             except BadRows:
+                self._is_failing = False  # the database answers
                 raise
             except Exception as error:
                 self._is_failing = True
