@@ -165,6 +165,11 @@ class Places:
         self._by_chat: dict[str, KeptPlace] = {}
         self._of_user: Counter[str] = Counter()
 
+    @property
+    def by_user(self) -> Mapping[str, int]:
+        """How many places are reserved for which user."""
+        return dict(self._of_user)
+
     def __len__(self) -> int:
         return len(self._by_chat)
 
