@@ -303,8 +303,7 @@ class Worker:
 
     async def _acquire_hinted(self, group: asyncio.TaskGroup, hinted: set[str]) -> None:
         known = {key: runner for key, runner in self._runners.items() if runner.chat_id in hinted}
-        of: dict[str, Any] = {"per_user": self._deps.settings.user_max_chats, "reserved": self._places.by_user}
-        probe = await self._deps.store.probe(self.id, sorted(hinted), **of)
+        probe = await self._deps.store.probe(self.id, sorted(hinted), **self._places.limits)
         self._notify_runners(known, probe.held)
         self._has_users_at_limit = self._has_users_at_limit or bool(probe.held_back)
         limit = self._count_room()
@@ -334,9 +333,8 @@ class Worker:
             runner.notice(by_lease.get(lease))
 
     async def _acquire(self, group: asyncio.TaskGroup, limit: int, chat_ids: Sequence[str] | None = None) -> int:
-        of: dict[str, Any] = {"per_user": self._deps.settings.user_max_chats, "reserved": self._places.by_user}
-        suspects = 0 if self._is_trying() else 1
-        acquired = await self._deps.store.acquire(self.id, limit=limit, chat_ids=chat_ids, suspects=suspects, **of)
+        of: dict[str, Any] = {"suspects": 0 if self._is_trying() else 1, **self._places.limits}
+        acquired = await self._deps.store.acquire(self.id, limit=limit, chat_ids=chat_ids, **of)
         for outcome in acquired:
             if outcome.vacant_s is not None:
                 self._deps.metrics.takeover_completed(after_s=outcome.vacant_s)
