@@ -25,8 +25,8 @@ from typing import Final, NamedTuple
 PACKAGE: Final = Path(__file__).parent.parent / "src" / "indelible"
 
 AT_MOST: Final[Mapping[str, float]] = {
-    "modules": 276,
-    "lines": 59_700,
+    "modules": 273,
+    "lines": 58_800,
     "lines of the largest module": 499,
     "modules under 40 lines": 34,
     "preamble, % of all lines": 13.9,

@@ -136,9 +136,9 @@ async def test_a_reader_that_follows_its_command_while_another_one_joins_misses_
     chat = await harness.create_chat()
     after = await write_cursor(harness, chat.id)
     await chat.do(c.UpdateChat(), payload=ChatPatch(title="Rain"))
-    follow = harness.feed.follow
-    async with deadline("what came since"), harness.feed._join(chat.id), follow(chat.id, after) as reader:
-        assert (await anext(reader)).data == {"title": "Rain"}  # the other one has no snapshot yet
+    joining = harness.feed._join(chat.id)  # it has no snapshot yet
+    async with joining, deadline("what came since"), harness.feed.follow(chat.id, after) as reader:
+        assert (await anext(reader)).data == {"title": "Rain"}
 
 
 async def test_a_reader_gets_what_its_command_brought_beyond_its_own_answer(harness: FeedHarness) -> None:

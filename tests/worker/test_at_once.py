@@ -347,6 +347,27 @@ async def test_a_chat_that_found_no_room_beside_a_place_is_found_when_the_place_
     await silent.wait_for_end(waiting)
 
 
+async def test_a_place_counts_for_its_user_before_its_transaction_is_committed(silent: AppHarness) -> None:
+    store = Noting(silent.store)
+    running = await start(silent, Echo(), store=store, settings={"user_max_chats": 1})
+    place = running.worker.reserve("chat_x", silent.app.owner_id)
+    assert place is not None
+    silent.reserve = None
+    waiting = await silent.app.create_chat("Rain?")
+    store.asked.clear()
+    publish(silent, waiting)
+    while not running.worker._has_users_at_limit:
+        await asyncio.sleep(0)
+    assert store.asked == []
+    running.worker._must_poll = True
+    publish(silent, waiting)
+    while "acquire" not in store.asked:
+        await asyncio.sleep(0)
+    assert await waiting.status() == "pending"
+    place.give_back()
+    await silent.wait_for_end(waiting)
+
+
 # --- what goes wrong in between ---
 
 

@@ -8,7 +8,7 @@ Must stay true (tests/store/test_promises.py): every sentence of a docstring her
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -227,14 +227,22 @@ class ReadableStore:
         """The chats that a worker holds, with their current status."""
         return await self._ask_now(load_held, worker_id)
 
-    async def probe(self, worker_id: str, chat_ids: Sequence[str], *, per_user: int | None = None) -> Probe:
+    async def probe(
+        self,
+        worker_id: str,
+        chat_ids: Sequence[str],
+        *,
+        per_user: int | None = None,
+        reserved: Mapping[str, int] | None = None,
+    ) -> Probe:
         """Of these chats, which the worker holds and with what instruction, and which it may try to `acquire`.
 
         * One statement that finds the chats by key, for a worker that received a hint.
         * Runnable is what a full search would find among them, in the same order and within the limit of a user, except
           those whose turn has lost a worker before: a full search tries them one by one.
+        * `reserved` counts for the limit, too: how many chats of which user are just beginning to run.
         """
-        of: dict[str, Any] = {"per_user": per_user, **self._timeout}
+        of: dict[str, Any] = {"per_user": per_user, "reserved": reserved or {}, **self._timeout}
         return await self._ask_now(leases.probe_chats, worker_id, chat_ids, **of)
 
     async def expired(self, *, limit: int) -> list[Expired]:

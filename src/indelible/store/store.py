@@ -14,7 +14,7 @@ Must stay true (tests/store/test_promises.py): every sentence of a docstring her
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -339,6 +339,7 @@ class Store(ReadableStore):
         per_user: int | None = None,
         chat_ids: Sequence[str] | None = None,
         suspects: int | None = None,
+        reserved: Mapping[str, int] | None = None,
     ) -> list[Outcome]:
         """Acquire up to `limit` runnable chats without a live holder: interrupted ones first, then the longest waiting.
 
@@ -348,11 +349,12 @@ class Store(ReadableStore):
         * What a dead worker left open is closed, or adopted if its stream was complete, in the same transaction.
           A turn that was taken over too often fails instead, and is not returned.
         * With `chat_ids` it tries only these, in this order: the chats that `probe` found runnable.
+        * `reserved` counts for the limit, too: how many chats of which user are just beginning to run.
         * It tries at most `suspects` chats whose turn has lost a worker before, those first whose tool was running.
         """
         if chat_ids is None:
             most = limit * leases.CANDIDATES_PER_CHAT
-            of: dict[str, Any] = {"limit": most, "per_user": per_user, "suspects": suspects}
+            of: dict[str, Any] = {"limit": most, "per_user": per_user, "suspects": suspects, "reserved": reserved or {}}
             chat_ids = await self._ask(leases.find_candidates, worker_id, **self._timeout, **of)
         return await leases.acquire_chats(chat_ids, worker_id, limit=limit, execute=self.execute)
 

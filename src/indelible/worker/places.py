@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -164,6 +164,11 @@ class Places:
         self._per_user = per_user
         self._by_chat: dict[str, KeptPlace] = {}
         self._of_user: Counter[str] = Counter()
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """For a search: how many chats a user may have, and how many places are reserved for which user."""
+        return {"per_user": self._per_user, "reserved": dict(self._of_user)}
 
     def __len__(self) -> int:
         return len(self._by_chat)

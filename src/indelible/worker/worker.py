@@ -36,7 +36,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from indelible.concurrency.scope import CancelScope
 from indelible.errors import Lost, ModelFailed, NotFound, Refused, Shutdown, StoreFailed, TestBroken
@@ -303,7 +303,7 @@ class Worker:
 
     async def _acquire_hinted(self, group: asyncio.TaskGroup, hinted: set[str]) -> None:
         known = {key: runner for key, runner in self._runners.items() if runner.chat_id in hinted}
-        probe = await self._deps.store.probe(self.id, sorted(hinted), per_user=self._deps.settings.user_max_chats)
+        probe = await self._deps.store.probe(self.id, sorted(hinted), **self._places.limits)
         self._notify_runners(known, probe.held)
         self._has_users_at_limit = self._has_users_at_limit or bool(probe.held_back)
         limit = self._count_room()
@@ -333,10 +333,8 @@ class Worker:
             runner.notice(by_lease.get(lease))
 
     async def _acquire(self, group: asyncio.TaskGroup, limit: int, chat_ids: Sequence[str] | None = None) -> int:
-        per_user = self._deps.settings.user_max_chats
-        acquired = await self._deps.store.acquire(
-            self.id, limit=limit, per_user=per_user, chat_ids=chat_ids, suspects=0 if self._is_trying() else 1
-        )
+        of: dict[str, Any] = {"suspects": 0 if self._is_trying() else 1, **self._places.limits}
+        acquired = await self._deps.store.acquire(self.id, limit=limit, chat_ids=chat_ids, **of)
         for outcome in acquired:
             if outcome.vacant_s is not None:
                 self._deps.metrics.takeover_completed(after_s=outcome.vacant_s)

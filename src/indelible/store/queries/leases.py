@@ -26,7 +26,7 @@ never handed out, one of a dead worker is; a probe finds among the hinted chats 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from typing import Final
 
@@ -42,6 +42,7 @@ from indelible.store.queries.open_turn import Held, Probe
 
 CANDIDATES_PER_CHAT: Final = 4
 _NO_LIMIT: Final = 2**31 - 1
+_NOTHING: Final[Mapping[str, int]] = {}
 _log: Final = get_logger(__name__)
 
 
@@ -143,23 +144,30 @@ async def find_candidates(
     limit: int,
     per_user: int | None = None,
     suspects: int | None = None,
+    reserved: Mapping[str, int] = _NOTHING,
 ) -> list[str]:
     """Chats that this worker could acquire, at most `suspects` of them suspects. Only a hint: nothing is locked.
 
     A worker never takes over its own chats, however late its heartbeat is. Every user's first chat comes before any
     user's second, and so on, counting chats that have a live holder; among equals the longest waiting comes first. A
-    user's chats beyond `per_user` have to wait, except those that are being stopped.
+    user's chats beyond `per_user` have to wait, except those that are being stopped. `reserved` are the users' chats
+    that are about to run, and that this cannot see yet.
     """
     dialect = transaction.dialect
+    limit_per_user = _NO_LIMIT if per_user is None else per_user
     rows = await transaction.all(
         _build_candidates(dialect),
         worker_id,
         bind_ago(dialect, lease_timeout_s),
-        _NO_LIMIT if per_user is None else per_user,
+        limit_per_user,
         limit,
         _NO_LIMIT if suspects is None else suspects,
     )
-    return [row["id"] for row in rows]
+    return [
+        row["id"]
+        for row in rows
+        if row["urgent"] == 0 or row["place"] + reserved.get(row["owner_id"], 0) <= limit_per_user
+    ]
 
 
 async def probe_chats(
@@ -169,6 +177,7 @@ async def probe_chats(
     *,
     lease_timeout_s: float,
     per_user: int | None = None,
+    reserved: Mapping[str, int] = _NOTHING,
 ) -> Probe:
     """Which of these chats the worker holds, and which it may try to acquire, in the order of `find_candidates`.
 
@@ -183,7 +192,9 @@ async def probe_chats(
         if row["holder"] == worker_id
     ]
     free = [row for row in rows if row["ahead"] is not None and not row["suspect"]]
-    is_allowed = {row["id"]: row["urgent"] == 0 or row["ahead"] < limit for row in free}
+    is_allowed = {
+        row["id"]: row["urgent"] == 0 or row["ahead"] + reserved.get(row["owner_id"], 0) < limit for row in free
+    }
     held_back = [chat_id for chat_id, allowed in is_allowed.items() if not allowed]
     return Probe(held, [chat_id for chat_id, allowed in is_allowed.items() if allowed], held_back)
 
@@ -246,7 +257,7 @@ def _build_probe(dialect: Dialect) -> str:
     among all chats that the user ever had, and a hinted chat is found by its key.
     """
     return f"""
-        SELECT c.id, c.status, c.epoch, c.holder, t.id AS turn_id, {_urgency("c")} AS urgent,
+        SELECT c.id, c.owner_id, c.status, c.epoch, c.holder, t.id AS turn_id, {_urgency("c")} AS urgent,
             {_is_suspect("c")} AS suspect,
             CASE WHEN {_is_free("c", dialect)} THEN (
                 SELECT count(*) FROM chats AS rival
@@ -270,8 +281,8 @@ def _build_candidates(dialect: Dialect) -> str:
     """
     by_index = "INDEXED BY chats_runnable" if dialect == "sqlite" else ""
     return f"""
-        SELECT id FROM (
-            SELECT id, runnable_at, urgent, held, suspect, row_number() OVER (
+        SELECT id, owner_id, urgent, place FROM (
+            SELECT id, owner_id, runnable_at, urgent, held, suspect, row_number() OVER (
                 PARTITION BY owner_id ORDER BY held DESC, urgent, runnable_at, id
             ) AS place, row_number() OVER (
                 PARTITION BY held, suspect ORDER BY {_suspicion("busy")}, runnable_at, id
