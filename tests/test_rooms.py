@@ -26,7 +26,7 @@ PACKAGE: Final = Path(__file__).parent.parent / "src" / "indelible"
 
 AT_MOST: Final[Mapping[str, float]] = {
     "modules": 273,
-    "lines": 58_800,
+    "lines": 58_850,
     "lines of the largest module": 499,
     "modules under 40 lines": 34,
     "preamble, % of all lines": 13.9,
