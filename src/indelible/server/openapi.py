@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
-from inspect import Parameter
+from inspect import Parameter, cleandoc
 from typing import Any, Final
 
 import msgspec
@@ -56,6 +56,9 @@ def write_document(routes: Sequence[RouteFacts], *, also: Sequence[type] = ()) -
     kinds = {repr(kind): kind for kind in (*also, *(kind for each in routes for kind in _list_kinds(each)))}
     found, schemas = msgspec.json.schema_components(kinds.values(), ref_template=SCHEMA)
     by_kind = dict(zip(kinds, found, strict=True))
+    for schema in schemas.values():
+        if "description" in schema:  # a docstring, indented as it stands (before Python 3.13)
+            schema["description"] = cleandoc(schema["description"])
     paths: dict[str, dict[str, Any]] = {}
     for each in routes:
         written = _write_operation(each, lambda kind: by_kind[repr(kind)])

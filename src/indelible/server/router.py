@@ -37,7 +37,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from inspect import Parameter, iscoroutinefunction, signature
+from inspect import Parameter, cleandoc, iscoroutinefunction, signature
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -391,7 +391,7 @@ def make_route(
             "method": method,
             "path": path,
             "name": function.__name__,
-            "description": (function.__doc__ or "").strip(),
+            "description": cleandoc(function.__doc__ or ""),
             "values": tuple(values),
             "body": body,
             "body_default": body_default,
