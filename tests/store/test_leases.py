@@ -227,6 +227,15 @@ async def test_a_worker_takes_fairly_and_within_the_limit(crowd: Store, engine: 
     assert [outcome.chat_id for outcome in more] == ["ada_2"]
 
 
+async def test_chats_that_are_just_beginning_count_in_the_limit_of_their_user(crowd: Store) -> None:
+    reserved = {"user_1": 1}
+    await crowd.beat("worker_a")
+    probe = await crowd.probe("worker_a", EVERY, per_user=1, reserved=reserved)
+    assert (probe.runnable, probe.held_back[0]) == (["bob_1", "cyd_1"], "ada_1")
+    taken = await crowd.acquire("worker_a", limit=9, per_user=2, reserved=reserved)
+    assert [outcome.chat_id for outcome in taken] == ["ada_1", "bob_1", "cyd_1", "cyd_2"]
+
+
 async def test_many_workers_at_once_keep_the_limit_of_a_user(crowd: Store, engine: AsyncEngine) -> None:
     rivals = [f"worker_{letter}" for letter in "abcd"]
     for worker in rivals:

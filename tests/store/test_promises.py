@@ -97,6 +97,7 @@ KEPT_BY = {
         "Two workers never": "many_workers_at_once_never_get_the_same_chat",
         "A chat that another transaction": "r2_a_chat_that_somebody_has_locked_is_passed_over_and_not_waited_for",
         "Every user's first chat": "a_worker_takes_fairly_and_within_the_limit",
+        "`reserved` counts": "chats_that_are_just_beginning_count_in_the_limit_of_their_user",
         "What a dead worker left open": "a_finished_attempt_is_adopted_and_goes_on_where_its_journal_ends",
         "A turn that was taken over": "a_turn_that_is_given_up_is_not_in_the_answer_and_is_no_candidate_any_more",
         "With `chat_ids` it tries": "only_the_named_chats_are_acquired_and_each_by_one_worker",
@@ -106,6 +107,7 @@ KEPT_BY = {
         "Of these chats": "a_probe_tells_a_worker_what_it_holds_and_what_is_wanted_of_it",
         "One statement": "a_probe_is_one_statement",
         "Runnable is what": "a_probe_finds_what_a_full_search_finds_in_the_same_order",
+        "`reserved` counts": "chats_that_are_just_beginning_count_in_the_limit_of_their_user",
     },
     "work": {
         "What there is to do": "the_work_of_a_chat_is_its_open_turn_and_the_whole_conversation",
