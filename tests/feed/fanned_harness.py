@@ -111,6 +111,11 @@ class FannedHarness(FeedHarness):
         assert fanout is not None
         await poll_until(lambda: fanout._silent_ticks == 0, what="the own message")
 
+    async def wait_for_published(self, count: int, *, unpublished: int = 0) -> None:
+        """Rows count when Redis has answered, which may be after a reader has them."""
+        counted = self.counted
+        await poll_until(lambda: (counted.published, counted.unpublished) == (count, unpublished), what="its answers")
+
     async def wait_for_interest(self, chat: StreamedChat, *, exists: bool = True) -> None:
         """Until this process knows that another one reads the chat."""
         fanout = self.fanout

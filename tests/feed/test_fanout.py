@@ -47,7 +47,8 @@ async def test_rows_come_through_redis_and_cost_no_statement_and_no_hint(
             await seen.wait_for_text("".join(f"{number}," for number in range(20)))
 
     assert (sent, reading.store.calls, writing.notifier.streaming) == ([], [], [])
-    assert writing.counted.published == reading.counted.received == 20
+    await writing.wait_for_published(20)
+    assert reading.counted.received == 20
     assert reading.counted.missed == writing.counted.unpublished == 0
 
 
@@ -87,7 +88,8 @@ async def test_rows_of_a_chat_that_nobody_elsewhere_reads_stay_here(
         await seen.wait_for_text("Rain")
 
     assert writing.notifier.streaming == [unread.id]
-    assert writing.counted.published == reading.counted.received == 1
+    await writing.wait_for_published(1)
+    assert reading.counted.received == 1
 
 
 async def test_a_process_without_redis_gets_hints(own_postgres: str, redis: RedisServer) -> None:
@@ -116,7 +118,7 @@ async def test_a_row_too_large_for_redis_is_read_from_the_database(
         await seen.wait_for_text(f"It is {large} raining")
 
     assert writing.notifier.streaming == [chat.id]
-    assert (writing.counted.published, writing.counted.unpublished) == (2, 1)
+    await writing.wait_for_published(2, unpublished=1)
 
 
 async def test_a_process_whose_connection_is_gone_gets_hints_at_once(
@@ -138,7 +140,7 @@ async def test_a_process_whose_connection_is_gone_gets_hints_at_once(
 
     assert writing.notifier.streaming == [chat.id]
     assert chat.id not in writing.fanout._inboxes
-    assert (writing.counted.published, writing.counted.unpublished) == (0, 1)
+    await writing.wait_for_published(0, unpublished=1)
 
 
 async def test_two_databases_of_one_redis_know_nothing_of_each_other(own_postgres: str, redis: RedisServer) -> None:
